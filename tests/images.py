@@ -1,6 +1,8 @@
 """Small folders of images with something to learn: a class is a pattern, an image a noisy, tinted copy of it."""
 
 import os
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,3 +62,13 @@ def forbid(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
+
+
+def tiled(side: int, tile: int) -> bytes:
+    """A grey TIFF with one tile, whose data are complete for small tiles."""
+    data = zlib.compress(bytes(tile * tile if tile < 1000 else 0))
+    facts = {256: side, 257: side, 258: 8, 259: 8, 262: 1, 277: 1, 322: tile, 323: tile, 324: 0, 325: len(data)}
+    tags = [*facts.items()]
+    at = 8 + 2 + 12 * len(tags) + 4
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, at if tag == 324 else value) for tag, value in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + data

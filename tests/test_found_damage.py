@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -19,6 +21,9 @@ from hostile import unreadable
 from images import write_folder, write_recipe
 from onnx_files import network
 from proxemic.data import Preprocessing
+from proxemic.data.embeddings import read_embeddings
+from proxemic.data.formats.tables import read_table
+from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel
 from proxemic.studies.comparison import compare
 from proxemic.studies.reality_check import reality_check
@@ -259,3 +264,57 @@ def test_studies_print_percent(name: str, studies: dict[str, Path], here: Here) 
     for line in printed:
         assert not re.search(r"\b[01]\.\d{4}\b", line)
         assert re.search(r"\b\d{1,3}\.\d\d\b", line)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["null", '"abc"', '["a", "b", "c"]', f"[{DIGITS}, {DIGITS}, {DIGITS}]"],
+    ids=["null", "text", "texts", "digits"],
+)
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_a_preprocessing_of_no_numbers_is_refused(name: str, value: str, copy: Path, here: Here) -> None:
+    content = json.loads((copy / "model.json").read_text())
+    content["preprocessing"][name] = "@"
+    with changed(copy / "model.json", json.dumps(content).replace('"@"', value)):
+        refused(here("embed", copy, copy, "--out", copy / "v.npy"), "model.json")
+
+
+def test_flipped_bits_of_parquet_are_one_sentence_or_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(40, dtype=np.float32)), 4)
+    pq.write_table(pa.table({"path": [*"abcdefghij"], "label": [*"xyxyxyxyxy"], "embedding": vectors}), path)
+    sound, messages = path.read_bytes(), list[str]()
+    for place in range(4, len(sound), 7):
+        path.write_bytes(sound)
+        flip(path, place)
+        for read in (read_table, read_embeddings):
+            try:
+                read(path)
+            except (UserError, ValueError) as error:
+                messages.append(str(error))
+    assert len(messages) > 50
+    assert all(str(path) in message for message in messages)
+
+
+@pytest.mark.parametrize("words", ["gallery suggest {shop} --seed", "improve {shop} --seed"])
+def test_no_seed_has_400_digits(words: str, shelf: Path, here: Here) -> None:
+    assert_refused(here(*words.format(shop=shelf / "shop").split(" "), DIGITS), ["--seed", "64 bits"])
+
+
+@pytest.mark.parametrize("name", ["gallery.sqlite", "decisions.sqlite"])
+def test_links_in_a_gallery_are_not_followed(name: str, shelf: Path, tmp_path: Path, here: Here) -> None:
+    shop, other = Path(shutil.copytree(shelf / "shop", tmp_path / "shop")), tmp_path / "other"
+    if (shop / name).exists():
+        (shop / name).rename(other)
+    (shop / name).symlink_to(other)
+    refused(here("gallery", "decisions", shop), name)
+    assert other.exists() == (name == "gallery.sqlite")
+
+
+def test_the_writer_of_a_gallery_is_not_recorded_elsewhere(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shop, precious = Path(shutil.copytree(shelf / "shop", tmp_path / "shop")), tmp_path / "precious"
+    precious.write_text("mine")
+    (shop / ".writer.json").unlink(missing_ok=True)
+    (shop / ".writer.json").symlink_to(precious)
+    assert here("gallery", "remove", shop, "--where", "label=class 01").returncode == 0
+    assert precious.read_text() == "mine"

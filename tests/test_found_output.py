@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -182,3 +185,73 @@ def test_the_size_of_the_gallery_is_printed(shelf: Path, tmp_path: Path, ask: An
         (gallery / f"class {number:02d}" / "3.png").unlink()
     result = ask("evaluate {model} --query {photos} --gallery {out}/photos")
     assert re.search(r"\b23\b", result.stdout)
+
+
+OUTPUTS = {
+    "embed": ("embed {model} {photos} --out {out}/v.safetensors", "v.safetensors", "WEIGHTS"),
+    "embed a table": ("embed {model} {photos} --out {out}/v.parquet", "v.parquet", "PARQUET"),
+    "embed labels": ("embed {model} {photos} --out {out}/v.npy", "v.npy", "NPY"),
+    "embed beside": ("embed {model} {photos} --out {out}/v.npy", "v.paths.csv", "name,price\nhat.jpg,3\n"),
+    "search png": ("search {shop} {out}/found.png --png {out}/found.png", "found.png", "PHOTO"),
+    "search html": ("search {shop} {photos} --html {out}/found.html", "found.html", "<!doctype html><p>mine"),
+    "evaluate md": ("evaluate {model} --data.root {photos} --out {out}/README.md", "README.md", "# Mine\n"),
+    "evaluate json": ("evaluate {model} --data.root {photos} --out {out}/a.json", "a.json", '{"config": {}}'),
+    "evaluate classes": ("evaluate {model} --data.root {photos} --per-class {out}/a.csv", "a.csv", "path,label\na,b\n"),
+    "evaluate queries": ("evaluate {model} --data.root {photos} --per-query {out}/a.csv", "a.csv", "path,label\na,b\n"),
+    "cluster": ("cluster {photos} --model {model} --groups 2 --out {out}/a.csv", "a.csv", "path,label\na,b\n"),
+    "clean": ("clean {photos} --model {model} --out {out}", "labels.csv", "path,label\na,b\n"),
+    "gallery export": ("gallery export {shop} {out}/a.parquet", "a.parquet", "PARQUET"),
+    "gallery decisions": ("gallery decisions {shop} --out {out}/a.csv", "a.csv", "path,label\na,b\n"),
+    "report": ("report {shop} --model {model} --out {out}/a.html", "a.html", "<!doctype html><p>mine"),
+    "export": ("export {model} --data.root {photos} --out {out}/a.onnx", "a.onnx", "an ONNX file of others"),
+    "export card": ("export {model} --data.root {photos} --out {out}/a.onnx", "a.md", "# Mine\n"),
+    "characteristics": ("analyze characteristics --csv {out}/a.csv", "a.csv", "path,label\na,b\n"),
+}
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_a_file_of_another_kind_is_not_overwritten(words: str, shelf: Path, tmp_path: Path, here: Here) -> None:
+    command, name, content = OUTPUTS[words]
+    out = tmp_path / name
+    match content:
+        case "WEIGHTS":
+            shutil.copy(shelf / "model" / "model.safetensors", out)
+        case "PARQUET":
+            pq.write_table(pa.table({"path": ["hat.jpg"], "label": ["hat"]}), out)
+        case "NPY":
+            np.save(out, np.arange(9))
+        case "PHOTO":
+            shutil.copy(shelf / "photos" / "class 00" / "0.png", out)
+        case _:
+            out.write_text(content)
+    before = out.read_bytes()
+    places = {name: shelf / name for name in ("photos", "shop", "model")} | {"out": tmp_path}
+    assert_refused(here(*(word.format(**places) for word in command.split(" "))), [name])
+    assert out.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [out]
+
+
+@pytest.mark.parametrize(
+    "words", sorted(OUTPUTS.keys() - {"characteristics", "export card", "embed a table", "embed labels"})
+)
+def test_an_output_is_written_again(words: str, shelf: Path, tmp_path: Path, here: Here) -> None:
+    command, name, _ = OUTPUTS[words]
+    if "{out}/found.png " in command:
+        shutil.copy(shelf / "photos" / "class 00" / "0.png", tmp_path / "query.png")
+        command = command.replace("{out}/found.png ", "{out}/query.png ")
+    places = {name: shelf / name for name in ("photos", "shop", "model")} | {"out": tmp_path}
+    for _ in range(2):
+        result = here(*(word.format(**places) for word in command.split(" ")))
+        assert result.returncode == 0, result.stderr
+    assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.json"])
+def test_files_of_a_run_are_not_overwritten_by_vectors_or_tables(
+    name: str, run: Path, shelf: Path, tmp_path: Path, here: Here
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    before = (copy / name).read_bytes()
+    words = ["embed", copy, shelf / "photos", "--out"] if name.endswith("tensors") else ["evaluate", copy, "--out"]
+    assert_refused(here(*words, copy / name), [name])
+    assert (copy / name).read_bytes() == before

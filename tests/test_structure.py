@@ -18,7 +18,8 @@ TESTS = ROOT / "tests"
 # Modules beside the rooms, which every room may import and which import only each other.
 COMMON = {
     "addresses", "allocator", "arguments", "arrays", "conditions", "errors", "extras", "files", "image_formats",
-    "lazy", "locks", "plots", "precision", "ranges", "safe_path", "spelling", "tables", "threads", "typed_json",
+    "lazy", "locks", "outputs", "plots", "precision", "ranges", "safe_path", "spelling", "tables", "threads",
+    "typed_json",
 }  # fmt: skip
 # Which rooms a room may import, within functions too.
 ROOMS = {

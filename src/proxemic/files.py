@@ -2,13 +2,16 @@
 
 import csv
 import errno
-import glob
 import hashlib
 import json
 import os
+import platform
 import re
+import secrets
 import shutil
+import time
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -16,50 +19,87 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proxemic.errors import UserError
+from proxemic.errors import UserError, is_out_of_memory
 
 _LONGEST_NAME, _LONGEST_PATH = 255, 3800  # bytes: the limits of Linux, with room for our own names
+_DAY = 86_400  # seconds
 
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside ``path``, which replaces ``path`` at the end and is removed on failure.
+    """Yield an empty temporary file beside ``path``, which replaces ``path`` at the end and is removed on failure.
 
-    The folder is created if need be. A full disk, or any other `OSError`, becomes a `UserError`.
+    The folder is created if need be. Temporary files that killed processes left in it are removed. A full disk, or any
+    other `OSError`, becomes a `UserError`; so does a ``path`` that is a folder, a pipe or a device.
     """
-    # Two processes may write the same file, such as a cache: each uses its own temporary file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path, "tmp")
     try:
         with write_errors(path):
+            check_regular(path)
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale(path.parent)
+            # A link of this name, by which another user would choose what is overwritten, is not followed.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+            os.close(os.open(temporary, flags, 0o666))
             yield temporary
             with temporary.open("r+b") as file:  # Windows flushes writable files only
                 os.fsync(file.fileno())
             temporary.replace(path)
-    finally:
+    except BaseException:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target``, remove it on exit, and remove the folders of killed processes."""
     target = target.absolute()
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*.work"):
-        number = path.name.removesuffix(".work").rpartition(".")[2]
-        if number.isdecimal() and (int(number) == os.getpid() or not process_runs(int(number))):
-            shutil.rmtree(path, ignore_errors=True)
-    folder = target.with_name(f".{target.name}.{os.getpid()}.work")
+    folder = _temporary(target, "work")
     made = [parent for parent in folder.parents if not parent.exists()]
     try:
         with write_errors(target):
             folder.mkdir(parents=True)
+            _remove_stale(folder.parent)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # not empty if something was written there
             for parent in made:
                 parent.rmdir()
+
+
+_MACHINE, _PROCESS = f"{zlib.crc32(platform.node().encode()):08x}", secrets.token_hex(4)
+_TEMPORARY = re.compile(r"\..*\.([0-9a-f]{8})([0-9a-f]{8})[0-9a-f]{8}\.(\d{1,9})\.(?:tmp|work)")
+
+
+def _temporary(path: Path, ending: str) -> Path:
+    """Return a new path beside ``path``, which says on which machine and by which process it is used."""
+    unique = _MACHINE + _PROCESS + secrets.token_hex(4)
+    return path.with_name(f".{path.name[:50]}.{unique}.{os.getpid()}.{ending}")
+
+
+def _is_stale(path: Path, *, locked: bool = False) -> bool:
+    """Return whether a path is the temporary file or folder of a process that was killed.
+
+    Whether a process of another machine runs is not known: its files are stale after a day without a change, or if the
+    folder is ``locked``.
+    """
+    if (match := _TEMPORARY.fullmatch(path.name)) is None:
+        return False
+    machine, process, number = match[1], match[2], int(match[3])
+    if not locked and machine != _MACHINE:
+        return path.suffix == ".tmp" and time.time() - path.stat().st_mtime > _DAY
+    # In a container, a predecessor may have had the number of this process.
+    return process != _PROCESS if number == os.getpid() else not process_runs(number)
+
+
+def _remove_stale(folder: Path) -> None:
+    with suppress(OSError):  # a folder need not be readable to be written to
+        for path in folder.iterdir():
+            with suppress(OSError):
+                if _is_stale(path):
+                    shutil.rmtree(path) if path.suffix == ".work" else path.unlink()
 
 
 @contextmanager
@@ -71,6 +111,31 @@ def write_errors(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         reason = "the disk is full" if full else (error.strerror or "").lower() or str(error)
         raise UserError(f"{path} could not be written: {reason}; free some space or check the folder.") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raise `UserError` for a folder, a pipe or a device: reading a pipe would wait, and a device may never end."""
+    if path.exists() and not path.is_file():
+        what = "a folder" if path.is_dir() else "a pipe, a device or a socket"
+        raise UserError(f"{path} is not a regular file but {what}: give the path of a file.")
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn any error of a library that reads a file in the block into a `ValueError`, one sentence about the file.
+
+    Our own sentences pass, which name the file, and so does a lack of memory. Anything but a regular file is refused.
+    """
+    check_regular(path)
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error) or (isinstance(error, ValueError) and str(error).startswith(str(path))):
+            raise
+        why = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+        raise ValueError(f"{path} is no sound {kind} file ({why}): write it anew.") from error
 
 
 def may_not_be_read(path: Path) -> bool:
@@ -86,15 +151,12 @@ def may_not_be_read(path: Path) -> bool:
 def remove_stale_temporaries(folder: Path) -> None:
     """Remove the temporary files of killed processes from a folder and its subfolders.
 
-    Call it before this process writes there. Files of other running processes of this machine stay; keep processes of
-    other machines out by a lock.
+    Files of other running processes of this machine stay; keep processes of other machines out by a lock.
     """
     for path in folder.rglob(".*.tmp"):
-        match = re.fullmatch(r"\..+\.(\d{1,9})\.tmp", path.name)
-        # This process has not written yet: in a container, its predecessor may have had the same number.
-        if match is not None and (int(match[1]) == os.getpid() or not process_runs(int(match[1]))):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if _is_stale(path, locked=True):
+                path.unlink()
 
 
 def process_runs(process: int) -> bool:
@@ -182,8 +244,7 @@ def backslash_hint(name: str | os.PathLike[str]) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file of `write_json`; raise `UserError` if it is missing or damaged."""
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} is not a regular file: put the file back from a copy.")
+    check_regular(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

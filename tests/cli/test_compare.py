@@ -1,12 +1,12 @@
 """``proxemic compare``: its words, and what it says to bad ones."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from command_line import Here, assert_refused
 from comparisons import comparison, entry, finish
+from leftovers import killed_at
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_failed_runs_are_told_at_the_end(made: Path, here: Here, monkeypatch: py
             on_failure(job, UserError(f"The loss is nan. Then continue with proxemic train --resume {job.out}."))
 
     monkeypatch.setattr(Workers, "run", fail)
-    (made / "runs" / f".seed-0.failed.{os.getpid()}.tmp").touch()
+    killed_at(made / "runs" / "seed-0.failed")
     result = here("compare", "--resume", made, "--against", "paper", "--metrics", "map@r")
     said = ["1 of 3 runs failed, the first of them glyphs-small/softmax, seed 2: The loss is nan.", "--resume"]
     assert_refused(result, said)

@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 import warm
 from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
+from leftovers import killed_at
 from proxemic.data import OwnImages, Preprocessing
 from proxemic.metrics import retrieval_metrics
 from proxemic.models import load_model
@@ -159,7 +160,7 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     assert {row["kind"] for row in rows} == {"separated", "concatenated", "concatenated unnormalized", "complete"}
     table = (checked / "table.md").read_text()
     before = {path: path.stat().st_mtime_ns for path in checked.glob("tiny/repeats/**/*")}
-    (checked / f".table.md.{os.getpid()}.tmp").touch()
+    killed_at(checked / "table.md")
     result = here("reality-check", "--resume", checked, "--against", "paper")
     assert result.returncode == 0
     assert (checked / "against-paper.md").read_text() in result.stdout

@@ -18,6 +18,7 @@ import yaml
 import warm
 from command_line import Here, assert_refused, start_with_workers
 from images import write_folder, write_recipe
+from leftovers import killed_at
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.tuning import TuningResult, tune
 
@@ -116,7 +117,7 @@ def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
     """The command with the same flags continues the search that the function began."""
     out, words = searched.result.out, searched.words
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
-    (out / f".best.yaml.{os.getpid()}.tmp").touch()
+    killed_at(out / "best.yaml")
     again = here(*words)
     assert again.returncode == 0, again.stderr
     assert f"proxemic train --recipe {out}/best.yaml" in again.stdout.splitlines()[-1]

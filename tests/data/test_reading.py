@@ -1,6 +1,8 @@
 import io
 import os
 import struct
+import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,20 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from images import tiled
 from proxemic.data import (
     Augmentation,
+    CacheConfig,
     EmbeddingDataset,
     FilePixels,
+    ImageSet,
     OwnImages,
     Preprocessing,
+    Splits,
     read_image,
     reading,
 )
-from proxemic.data.reading import UnreadableImageError, examine
+from proxemic.data.reading import UnreadableImageError, examine, read_small
 
 PREPROCESSING = Preprocessing(size=16, resize=18)
 
@@ -239,3 +245,133 @@ def test_shrinking_is_torchvisions(size: tuple[int, int], side: int) -> None:
     image = Image.effect_noise(size, 50)
     expected = image if min(size) <= side else v2.Resize(side, v2.InterpolationMode.BILINEAR)(image)
     assert reading.shrink(image, side) == expected
+
+
+TWELVE = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+"""Each value of 12 bits."""
+DEEP = {
+    "PNG": {},
+    "PNG 12": {"used": 12},
+    "TIFF": {},
+    "TIFF 12": {"tiffinfo": {281: 4095}},
+    "TIFF of 32": {},
+    "TIFF of 32 12": {"tiffinfo": {281: 4095}},
+}
+
+
+def deep_file(kind: str, values: np.ndarray = TWELVE) -> bytes:
+    """A file with pixels of 16 or 32 bits, which may state that 12 are used."""
+    options, file = dict(DEEP[kind]), io.BytesIO()
+    used = options.pop("used", None)
+    values = values.astype(np.int32) if "32" in kind else values
+    Image.fromarray(values).save(file, kind.partition(" ")[0], **options)
+    return with_used_bits(file.getvalue(), used) if used else file.getvalue()
+
+
+def with_used_bits(png: bytes, *used: int) -> bytes:
+    return png[:33] + chunk(b"sBIT", bytes(used)) + png[33:]
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def colours_of_16_bits(values: np.ndarray, *used: int) -> bytes:
+    """A PNG with 16-bit colours, which Pillow reads but does not write."""
+    height, width = values.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0))
+    png = b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return with_used_bits(png, *used) if used else png
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_12_of_16_or_32_bits_are_scaled_by_the_stated_range_or_refused(kind: str) -> None:
+    content, scaled = deep_file(kind), TWELVE.astype(int) * 255 // 4095
+    assert np.array_equal(read_image(content, bits=12), scaled)
+    if kind.endswith(" 12"):
+        assert np.array_equal(read_image(content), scaled)
+    else:
+        with pytest.raises(UnreadableImageError, match=r"images\.bits"):
+            read_image(content)
+    assert np.array_equal(read_image(content, bits=16), TWELVE // 257)
+    with pytest.raises(UnreadableImageError, match=r"0 to 1,023"):
+        read_image(content, bits=10)
+    assert np.array_equal(read_image(content, bits="auto"), scaled)
+
+
+def test_all_16_bits_stay_as_they_are_and_32_need_their_range() -> None:
+    values = noise(20, 30, dtype=np.uint16)
+    for kind in ("PNG", "TIFF", "TIFF of 32"):
+        assert np.array_equal(read_image(deep_file(kind, values)), values // 257)
+        assert not np.array(read_image(deep_file(kind, 0 * values))).any()
+    file = io.BytesIO()
+    Image.fromarray(values.astype(np.int32) * 16).save(file, "TIFF")
+    with pytest.raises(UnreadableImageError, match=r"images\.bits"):
+        read_image(file.getvalue())
+    assert np.array_equal(read_image(file.getvalue(), bits=20), values.astype(int) * 16 * 255 // (2**20 - 1))
+    negative = io.BytesIO()
+    Image.fromarray(np.array([[-1, 60000]], np.int32)).save(negative, "TIFF")
+    for bits in (None, 16):
+        with pytest.raises(UnreadableImageError, match="-1 to 60,000"):
+            read_image(negative.getvalue(), bits=bits)
+
+
+def test_colours_of_16_bits_that_use_fewer_are_refused() -> None:
+    whole = np.stack([TWELVE * 16] * 3, 2)
+    assert np.array_equal(read_image(colours_of_16_bits(whole)), whole >> 8)
+    dark = colours_of_16_bits(whole // 16)
+    for bits in (None, 12):
+        with pytest.raises(UnreadableImageError, match="16 bits, but use fewer"):
+            read_image(dark, bits=bits)
+    with pytest.raises(UnreadableImageError, match="16 bits, but use fewer"):
+        read_image(colours_of_16_bits(whole // 16, 12, 12, 12))
+    assert np.array_equal(read_image(dark, bits=16), whole // 16 >> 8)
+    assert np.array_equal(read_image(whole), whole >> 8)
+    assert np.array_equal(read_image(whole // 16, bits=12), (whole // 16).astype(int) * 255 // 4095)
+    with pytest.raises(ValueError, match=r"images\.bits"):
+        read_image(whole // 16)
+
+
+def test_the_network_sees_all_values_of_12_bits(tmp_path: Path) -> None:
+    preprocessing = Preprocessing(size=64, resize=None, channels=1, mean=(0,), std=(1,), bits=12)
+    path = tmp_path / "a.png"
+    path.write_bytes(deep_file("PNG"))
+    images = ImageSet.from_names(FilePixels([path, path], [None, (0, 0, 64, 64)]), ["a", "b"])
+    splits = CacheConfig(32, tmp_path / "cache").apply(Splits(images, None, None), bits=12)
+    for part, side in ((images, 64), (splits.train, 32)):
+        transform = replace(preprocessing, size=side)
+        for tensor, _ in EmbeddingDataset(part, transform.evaluation(), bits=12):  # pyright: ignore[reportGeneralTypeIssues]
+            assert len(tensor.unique()) > 100
+            assert float(tensor.max()) > 0.95
+    with pytest.raises(UnreadableImageError, match=r"images\.bits"):
+        EmbeddingDataset(images, replace(preprocessing, bits=None).evaluation())[0]
+    with pytest.raises(UnreadableImageError, match=r"images\.bits"):
+        CacheConfig(32, tmp_path / "cache").apply(Splits(images, None, None))
+
+
+def test_a_small_image_with_a_huge_tile_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "tile.tif"
+    Image.new("L", (16, 16)).save(path, "TIFF", compression="tiff_deflate")
+    with Image.open(path) as image:
+        assert reading.decoded_pixels(image) == 256
+    path.write_bytes(tiled(16, 40960))
+    with Image.open(path) as image:
+        assert reading.decoded_pixels(image) == 40960**2
+    with pytest.raises(UnreadableImageError, match="tile"):
+        read_image(path)
+    path.write_bytes(tiled(16, 64))
+    assert read_image(path).size == (16, 16)
+
+
+def test_small_copies_look_like_the_pictures(photographs: list[Path]) -> None:
+    for path in photographs:
+        whole, small = read_image(path), read_small(path, 6)
+        assert (whole.mode, [side // 4 for side in whole.size]) == (small.mode, [*small.size])
+        box = (2, 3, 22, 23)
+        np.testing.assert_allclose(np.array(read_small(path, 24, box)), np.array(whole.crop(box)).astype(int), atol=1)
+    flat = Image.fromarray(np.full((40, 60, 3), 200, np.uint8))
+    flat.save(photographs[0], "PNG")
+    assert np.array_equal(np.unique(np.array(read_small(photographs[0], 6))), [200])
+    with pytest.raises(ValueError, match="leaves the upright image"):
+        read_small(photographs[0], 6, (0, 0, 61, 40))

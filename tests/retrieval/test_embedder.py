@@ -223,10 +223,10 @@ def _folder(folder: Path) -> Path:
     [
         ({"sha256": "0" * 64}, "model.onnx is not the file that"),
         ({"distance": "hamming"}, "has distance 'hamming'"),
-        ({"preprocessing": None}, "does not say how images are prepared"),
-        ({"preprocessing": {"size": 16, "unknown": 1}}, "does not say how images are prepared"),
+        ({"preprocessing": None}, "is no sound JSON file"),
+        ({"preprocessing": {"size": 16, "unknown": 1}}, "is no sound JSON file"),
         ({"preprocessing": {"library": "timm"}}, "ONNX files are not prepared by other libraries"),
-        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, "does not say how .* mean has 3 values"),
+        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, r"model\.json .*mean has 3 values"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],
 )

@@ -1,6 +1,12 @@
 """Processes that connect, communicate, and end together."""
 
+import fcntl
+import os
 import re
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,6 +90,50 @@ def test_where_a_process_is_lost_the_others_end_and_say_so(lost: int, signal: st
     assert re.search(
         rf"UserError: Another process of the run ended, or does not answer \(.*{reason}.*\): the output", result.stderr
     )
+
+
+LAUNCHER = """
+import fcntl, os, sys, time
+from proxemic.runs.processes import join_processes
+
+os.environ["WORLD_SIZE"] = "2"
+for rank in ("0", "1"):
+    if os.fork() == 0:
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+        with join_processes() as processes:
+            processes.any(False)
+            file = open(sys.argv[1] + rank, "w")
+            fcntl.flock(file, fcntl.LOCK_EX)  # for as long as it lives
+            print(os.getpid(), file=file, flush=True)
+            time.sleep(600)
+time.sleep(600)
+"""
+
+
+def test_a_killed_launcher_leaves_no_processes(tmp_path: Path) -> None:
+    (launcher,) = start_together(1, f"{tmp_path}/", program=("-c", LAUNCHER))
+    until = time.monotonic() + 60
+
+    def wait_for(ready: Callable[[], bool]) -> None:
+        while not ready():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def ended(path: Path) -> bool:
+        with path.open() as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    wait_for(lambda: sum(path.stat().st_size > 0 for path in tmp_path.iterdir()) == 2)
+    os.kill(launcher.pid, signal.SIGKILL)
+    try:
+        wait_for(lambda: all(map(ended, tmp_path.iterdir())))
+    finally:
+        for path in tmp_path.iterdir():
+            if not ended(path):
+                os.kill(int(path.read_text()), signal.SIGKILL)
+    launcher.communicate()
 
 
 ERROR = """

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from images import tiled
 from proxemic.allocator import give_back_freed_memory
 from proxemic.errors import UserError
 from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder, Gallery
+from proxemic.serve import pictures
 from proxemic.serve.engine import Engine
 from proxemic.serve.limits import Limits, Refused
 
@@ -178,7 +181,9 @@ def worst_pictures(side: int) -> dict[str, bytes]:
     encoded = {"scans": jpeg_of_many_scans(Image.new("L", (side, side), 100))}
     for mode, kind in (("I;16", "PNG"), ("RGBA", "PNG"), ("LA", "PNG"), ("RGBA", "WEBP"), ("CMYK", "TIFF")):
         file = io.BytesIO()
-        Image.new(mode, (side, side), 9).save(file, kind, exif=turned, compression="tiff_deflate")
+        Image.new(mode, (side, side), 9000 if mode == "I;16" else 9).save(
+            file, kind, exif=turned, compression="tiff_deflate"
+        )
         encoded[f"{mode} {kind}"] = file.getvalue()
     return encoded
 
@@ -239,3 +244,49 @@ def test_a_part_of_a_picture_is_that_part_alone(shelf: Path, tmp_path: Path) -> 
     assert row["name"] == "0.png (2, 3, 12, 9)"
     assert kind == "image/jpeg"
     assert [Image.open(io.BytesIO(value)).size for value in (content, small)] == [(10, 6), (256, 154)]
+
+
+def test_pictures_are_decoded_within_one_budget_of_pixels(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries and thumbnails together; a picture above the budget is decoded alone, and does not wait for ever."""
+    sides = [10, 10, 40, 10, 60, 10, 10]
+    (tmp_path / "photos").mkdir()
+    for number, side in enumerate(sides):
+        Image.new("RGB", (side, side)).save(tmp_path / "photos" / f"{number}.png")
+    Gallery.create(tmp_path / "shop", shelf / "model", tmp_path / "photos").close()
+    lock, now, seen = threading.Lock(), [0], list[int]()
+
+    def slowly(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def work(content: bytes, *arguments: Any) -> Any:
+            with Image.open(io.BytesIO(content)) as image:
+                pixels = image.width * image.height
+            with lock:
+                now[0] += pixels
+                seen.append(now[0])
+            time.sleep(0.05)
+            try:
+                return decode(content, *arguments)
+            finally:
+                with lock:
+                    now[0] -= pixels
+
+        return work
+
+    monkeypatch.setattr("proxemic.serve.pictures.read_small", slowly(pictures.read_small))
+    with opened(str(tmp_path / "shop"), limits=Limits(pixels=1700)) as (engine, ask):
+        monkeypatch.setattr(engine.gallery.embedder, "prepare", slowly(engine.gallery.embedder.prepare))
+        query = (tmp_path / "photos" / "2.png").read_bytes()
+        answers = ask(
+            *(engine.show(engine.thumbnail, row) for row in range(len(sides))),
+            *(engine.query(query, 1) for _ in range(3)),
+        )
+    assert [type(answer) for answer in answers] == [tuple] * len(sides) + [dict] * 3
+    assert max(total for total in seen if total != 3600) <= 1700
+    assert 200 in seen, "two at once"
+
+
+def test_a_query_with_a_huge_tile_is_refused(shelf: Path) -> None:
+    with opened(str(shelf / "shop")) as (engine, ask):
+        (refused,) = ask(engine.query(tiled(16, 40960), 1))
+    assert (refused.status_code, "1,677,721,600" in refused.detail) == (413, True)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from command_line import Here, assert_refused
+from leftovers import killed_at
 from proxemic.errors import OutOfMemory, UserError
 from proxemic.models import EmbeddingModel
 from proxemic.recipes.reader import ReadRecipe, read_recipe
@@ -185,8 +186,6 @@ def test_what_killed_processes_left_in_a_run_is_removed(read: ReadRecipe, tmp_pa
     out = tmp_path / "run"
     run(read, out)
     (out / "metrics.json").unlink()
-    left = [out / ".recipe.yaml.999999999.tmp", out / "checkpoints" / ".last.ckpt.999999999.tmp"]
-    for path in left:
-        path.touch()
+    left = [killed_at(out / "recipe.yaml"), killed_at(out / "checkpoints" / "last.ckpt")]
     run(read, out, resume=True)
     assert not any(path.exists() for path in left)

@@ -10,6 +10,7 @@ from proxemic.analysis import characteristics as measure
 from proxemic.analyze.results import Analysis, PathLike
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_json
+from proxemic.outputs import check_output, has_columns, has_keys
 from proxemic.tables import Table
 
 CHANGES = {
@@ -56,6 +57,8 @@ def characteristics(
     """
     if csv is not None and csv == json:
         raise UserError(f"--csv and --json are both {csv}: give two files.")
+    check_output(csv, has_columns(("loss",)), given_as="--csv")
+    check_output(json, has_keys("ProxyAnchorLoss"), given_as="--json")
     losses = {name: measure(loss, seed=seed) for name, loss in every_proxy_loss(proxies_per_class, seed=seed).items()}
     rows: dict[str, dict[str, Any]] = {
         name: {**row.answers(), "beyond_scores": row.beyond_scores, **asdict(row)} for name, row in losses.items()

@@ -121,7 +121,7 @@ def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "
     """Embed ``draws`` augmented versions of every training image, version by version."""
     recipe, train = run.recipe, run.splits.train
     transform = recipe.augment.training(recipe.images)
-    augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side)
+    augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side, recipe.images.bits)
     keys = [(index, derive_seed(seed, draw, index)) for draw in range(draws) for index in range(len(train))]
     size = recipe.evaluation.batch_size
     batches = (augmented.__getitems__(keys[start : start + size]) for start in range(0, len(keys), size))

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from proxemic.analysis.toy import Scene
 from proxemic.errors import UserError
+from proxemic.outputs import check_output, is_picture
 from proxemic.studies.statistics import Estimate, format_estimate
 from proxemic.tables import Table
 
@@ -43,6 +44,7 @@ def file_stem(out: PathLike | None, runs: Sequence[PathLike], name: str) -> Path
     stem = Path(out) if out is not None else Path(*runs[:1]) / name
     if not stem.name or stem.is_dir():
         raise UserError(f"--out is the folder {stem}, but must be a prefix of file names: try {stem / 'figure'}.")
+    check_output(stem.with_name(f"{stem.name}.png"), is_picture)
     return stem
 
 

@@ -18,8 +18,19 @@ from proxemic.errors import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _PACKAGE = Path(__file__).parents[1]
+
+
+def _int(text: str) -> int:
+    """Parse a whole number of at most 64 bits, which is all that torch and NumPy take."""
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"{text[:20]}… is beyond all whole numbers of 64 bits")
+    return number
+
+
+_int.__name__ = "int"  # argparse names it in its messages
 # From the narrowest to the widest. A text may also be an address.
-_TYPES = {"int": int, "float": float, "Stem": str, "Folder": str, "PathLike": str, "str": str, "Path": Path}
+_TYPES = {"int": _int, "float": float, "Stem": str, "Folder": str, "PathLike": str, "str": str, "Path": Path}
 _METAVARS = {"int": "N", "float": "X", "Stem": "STEM", "Folder": "DIR", "PathLike": "FILE", "Path": "FILE"}
 _FLAGS = {"data_root": "--data.root"}
 """Values of recipes that some commands declare as their own flags."""
@@ -191,7 +202,7 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
 
 def _at_least(flag: str, least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if (number := int(text)) < least:
+        if (number := _int(text)) < least:
             raise UserError(f"{flag} is {number}, but must be {least} or more.")
         if number > _MOST:
             raise UserError(f"{flag} is {number}, but must be {_MOST:,} or less.")

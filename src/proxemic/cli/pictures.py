@@ -220,7 +220,10 @@ def search(
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
     say(f"Searching {without_password(gallery)}")
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
+    from proxemic.retrieval.contact_sheet import check_sheet
 
+    for path in sheets.values():
+        check_sheet(path, query)
     opened = open_gallery(gallery, model, report=say)
     result = search_gallery(opened, *query, text=text, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
@@ -303,7 +306,7 @@ def serve(
             users of this machine.
         name: A further host name of the server; may be repeated.
         max_bytes: Most bytes of a request.
-        max_pixels: Most pixels of a picture.
+        max_pixels: Most pixels of a query, and of all pictures that are decoded at the same time.
         max_seconds (S): Most seconds to receive a request, and to answer it.
         max_queue: Most waiting requests.
     """

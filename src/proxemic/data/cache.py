@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,10 +25,9 @@ from proxemic.ranges import check_range
 
 Cut = tuple[Path, Box | None]  # a file, and the part of it that is an image
 
-_VERSION = 1  # of the processing of images before they are written
+_VERSION = 2  # of the processing of images before they are written
 _SAMPLE = 64  # images in the sample that estimates the size of all
 _TOGETHER = 128  # images in memory at once while writing
-_DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,12 @@ class CacheConfig:
         if self.shorter_side != "auto":
             check_range("cache.shorter_side", self.shorter_side, "[1, inf)")
 
-    def apply(self, splits: Splits, reduced_side: int | None = None) -> Splits:
+    def apply(self, splits: Splits, reduced_side: int | None = None, bits: int | None = None) -> Splits:
         """Return the splits with all image files read from one cache, which is written if necessary.
 
         Images that are not in files are returned unchanged. Notes name the cache, and say whether a damaged one was
-        replaced. Without `reduced_side`, the one of the preprocessing, `auto` writes no cache.
+        replaced. `reduced_side` and `bits` are those of the preprocessing; without `reduced_side`, `auto` writes no
+        cache.
 
         Raises:
             UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
@@ -96,8 +95,9 @@ class CacheConfig:
         if not cuts or (is_auto and median(map(_side, _sample(cuts))) <= side):
             return splits
         folder = Path(self.folder or platformdirs.user_cache_path("proxemic") / "images")
-        shrinking = _Shrinking(side, side == reduced_side)
+        shrinking = _Shrinking(side, side == reduced_side, bits)
         digest = hashlib.sha256(b"%d %d" % (_VERSION, side) + b" reduced" * shrinking.reduces)
+        digest.update(b"" if bits is None else b" %d bits" % bits)
         for cut in cuts:
             digest.update(key_of(cut))
         path = folder / f"images-{side}-{digest.hexdigest()[:16]}.pixels"
@@ -129,10 +129,11 @@ class CacheConfig:
 
 
 class _Shrinking(NamedTuple):
-    """The side to which images are shrunk, and whether `Preprocessing.reduce` shrinks them."""
+    """The side to which images are shrunk, whether `Preprocessing.reduce` shrinks them, and their bits."""
 
     side: int
     reduces: bool
+    bits: int | None = None
 
 
 def _uncached(images: ImageSet | None) -> tuple[Cut, ...]:
@@ -180,10 +181,6 @@ def _open(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
 
 def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) -> None:
     """Write a cache; `UserError` if it needs more than this part of the free disk space."""
-    for left in path.parent.glob(".images-*.pixels.*.tmp"):  # by killed processes
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _DAY:
-                left.unlink()
     _check_space(cuts, shrinking, path.parent, part)
     # Pillow releases the GIL while decoding and resizing.
     with ThreadPoolExecutor() as pool, tqdm(desc="caching images", total=len(cuts), leave=False, disable=None) as bar:
@@ -200,7 +197,8 @@ def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) 
 def _shrink(cut: Cut, shrinking: _Shrinking) -> Image.Image:
     path, box = cut
     # Without `reduces`, JPEG files are decoded at full size; a reduced scale would give other pixels.
-    return shrink(FilePixels([path], [box]).load(0, shrinking.side if shrinking.reduces else None), shrinking.side)
+    side = shrinking.side if shrinking.reduces else None
+    return shrink(FilePixels([path], [box]).load(0, side, shrinking.bits), shrinking.side)
 
 
 def _check_space(cuts: Sequence[Cut], shrinking: _Shrinking, folder: Path, part: float) -> None:

@@ -232,7 +232,7 @@ class CorruptedPixels(Pixels):
     def __getitem__(self, index: int) -> Image.Image:
         from torchvision.transforms.v2 import functional
 
-        whole = self.pixels.load(index, self.preprocessing.reduced_side)
+        whole = self.pixels.load(index, self.preprocessing.reduced_side, self.preprocessing.bits)
         image = functional.pil_to_tensor(self._fit(whole)).to(torch.float32) / 255
         corrupted = self.corruption(image, self._number(index))
         return functional.to_pil_image((255 * corrupted).round().to(torch.uint8))

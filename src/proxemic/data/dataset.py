@@ -27,6 +27,7 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         vectors: Augmentation of vectors whose keys have seeds; not applied to images.
         side: `Preprocessing.reduced_side` of the transform, so that large files are decoded at a reduced scale; None
             decodes all of every file.
+        bits: `Preprocessing.bits` of the transform.
 
     >>> import numpy as np
     >>> from proxemic.data import ArrayPixels, Preprocessing
@@ -43,10 +44,11 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         transform: Callable[[Image.Image], Tensor],
         vectors: VectorAugmentation = VectorAugmentation(),
         side: int | None = None,
+        bits: int | None = None,
     ) -> None:
         self.images = images
         self.transform = transform
-        self.side = side
+        self.side, self.bits = side, bits
         self._labels = array("q", images.labels.numpy().tobytes())
         self._vary = vectors.training(images.pixels, images.labels) if isinstance(images.pixels, Vectors) else None
 
@@ -70,5 +72,5 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
             for key, index in zip(keys, indices, strict=True):
                 if isinstance(key, tuple):
                     torch.default_generator.manual_seed(key[1])
-                tensors.append(self.transform(self.images.pictures.load(index, self.side)))
+                tensors.append(self.transform(self.images.pictures.load(index, self.side, self.bits)))
         return [*zip(tensors, labels, strict=True)]

@@ -16,7 +16,7 @@ from jaxtyping import Int64, UInt8
 from PIL import Image
 
 from proxemic.data.formats.tables import Box
-from proxemic.data.reading import ImageInput, UnreadableImageError, describe, read_image, shrink
+from proxemic.data.reading import Bits, ImageInput, UnreadableImageError, crop, describe, read_image, shrink
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, write_atomically
 
@@ -46,8 +46,8 @@ class Pixels(ABC):
     @abstractmethod
     def __getitem__(self, index: int) -> Image.Image: ...
 
-    def load(self, index: int, side: int | None = None) -> Image.Image:
-        """Return an image; shrink a larger one to a shorter side of `side` pixels, as `read_image` does."""
+    def load(self, index: int, side: int | None = None, bits: Bits = None) -> Image.Image:
+        """Return an image; shrink it to a shorter side of `side` pixels, and scale its `bits`, as `read_image`."""
         return shrink(self[index], side)
 
     def select(self, indices: Indices) -> "Pixels":
@@ -97,9 +97,9 @@ class EncodedPixels(Pixels):
     def __getitem__(self, index: int) -> Image.Image:
         return self.load(index)
 
-    def load(self, index: int, side: int | None = None) -> Image.Image:
+    def load(self, index: int, side: int | None = None, bits: Bits = None) -> Image.Image:
         try:
-            return read_image(self.encoded(index), side)
+            return read_image(self.encoded(index), side, bits)
         except (OSError, ValueError, struct.error) as error:
             why = error.reason if isinstance(error, UnreadableImageError) else describe(error)
             raise UnreadableImageError(self.place(index), why) from error
@@ -131,15 +131,17 @@ class FilePixels(Pixels):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
-        image = read_image(self.paths[index])
-        try:
-            return crop(image, self.boxes[index])
-        except ValueError as error:
-            raise UnreadableImageError(self.paths[index], str(error)) from error
+        return self.load(index)
 
-    def load(self, index: int, side: int | None = None) -> Image.Image:
-        # A box is in pixels of the whole image.
-        return read_image(self.paths[index], side) if self.boxes[index] is None else super().load(index, side)
+    def load(self, index: int, side: int | None = None, bits: Bits = None) -> Image.Image:
+        path, box = self.paths[index], self.boxes[index]
+        if box is None:
+            return read_image(path, side, bits)
+        image = read_image(path, bits=bits)  # a box is in pixels of the whole image
+        try:
+            return shrink(crop(image, box), side)
+        except ValueError as error:
+            raise UnreadableImageError(path, str(error)) from error
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,20 +153,6 @@ class FilePixels(Pixels):
 
     def select(self, indices: Indices) -> "FilePixels":
         return FilePixels([self.paths[index] for index in indices], [self.boxes[index] for index in indices])
-
-
-def crop(image: Image.Image, box: Box | None) -> Image.Image:
-    """Cut a box out of an upright image; raise `ValueError` if it exceeds the image."""
-    if box is None:
-        return image
-    check_box(box, image.size)
-    return image.crop(box)
-
-
-def check_box(box: Box, size: tuple[int, int]) -> None:
-    """Raise `ValueError` if a box exceeds an image of this width and height."""
-    if box[2] > size[0] or box[3] > size[1]:
-        raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")
 
 
 class PixelFile:
@@ -237,7 +225,7 @@ class CachedPixels(FilePixels):
     def __getitem__(self, index: int) -> Image.Image:
         return self.file.read(int(self.places[index]))
 
-    def load(self, index: int, side: int | None = None) -> Image.Image:
+    def load(self, index: int, side: int | None = None, bits: Bits = None) -> Image.Image:
         return shrink(self[index], side)
 
     def select(self, indices: Indices) -> "CachedPixels":

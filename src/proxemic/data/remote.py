@@ -9,7 +9,7 @@ from typing import Any
 
 from proxemic.addresses import without_password
 from proxemic.errors import UserError
-from proxemic.files import on_disk, write_atomically
+from proxemic.files import on_disk, working_folder, write_atomically
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # more than one letter, as single letters are drives on Windows
 
@@ -76,14 +76,13 @@ def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
         with write_atomically(target) as temporary:
             yield temporary
         return
-    local = folder / target.rpartition("/")[2]
-    folder.mkdir(parents=True, exist_ok=True)
-    yield local
-    system, path = open_filesystem(target)
-    with remote_errors(target):
-        system.makedirs(system._parent(path), exist_ok=True)
-        system.put_file(str(local), path)
-    local.unlink()
+    name = target.rpartition("/")[2]
+    with working_folder(folder / name) as made:
+        yield made / name
+        system, path = open_filesystem(target)
+        with remote_errors(target):
+            system.makedirs(system._parent(path), exist_ok=True)
+            system.put_file(str(made / name), path)
 
 
 def remove_file(target: Path | str) -> None:

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 
 from PIL import Image
 
-from proxemic.data.pixels import crop
-from proxemic.data.reading import read_image
+from proxemic.data.reading import read_small
 from proxemic.data.remote import is_address, path_or_address
 from proxemic.errors import UserError
 
@@ -125,7 +124,7 @@ def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def picture_named(name: str, side: int, roots: Sequence[str]) -> Image.Image | None:
-    """Read the picture of a name, shrunk to ``side`` pixels unless the name has a box.
+    """Read the picture of a name to show it, with a shorter side of ``side`` pixels or a little more.
 
     Return None if there is no such picture below the roots, or it cannot be read.
     """
@@ -134,6 +133,6 @@ def picture_named(name: str, side: int, roots: Sequence[str]) -> Image.Image | N
     if found is None:
         return None
     try:
-        return read_image(found, side) if box is None else crop(read_image(found), box)
+        return read_small(found, side, box)
     except (UserError, ValueError):  # a box may leave what is there now
         return None

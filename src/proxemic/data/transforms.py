@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from math import floor
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_shorter
 from proxemic.extras import optional_dependency
+from proxemic.files import reading
 from proxemic.ranges import check_fields
 
 Transform = Callable[[ImageInput], Tensor]
@@ -47,6 +49,9 @@ class Preprocessing:
             trained with `bicubic`.
         crop_rounding: The pixel at which the centre crop begins if that lies between two: the `nearest`, half to even,
             as torchvision and timm round, or `down`, as transformers rounds.
+        bits: How many of the 16 or 32 bits of a pixel are used, 1 to 32, as 12 for microscopes and X-ray whose white is
+            4,095. None takes the range that a file states, else 16 bits, and refuses files that state none and stay
+            below 4,096. Images of 8 bits are unchanged.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -66,9 +71,10 @@ class Preprocessing:
     reduce: bool = False
     interpolation: Interpolation = "bilinear"
     crop_rounding: Literal["nearest", "down"] = "nearest"
+    bits: int | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, size="[1, inf)")
+        check_fields(self, size="[1, inf)", bits="[1, 32]")
         sides = [self.resize] * 2 if isinstance(self.resize, int | str | None) else self.resize
         whole = len(sides) == 2 and all(isinstance(side, int) and side >= self.size for side in sides)
         if self.resize not in (None, "auto") and not whole:
@@ -86,6 +92,14 @@ class Preprocessing:
                 )
         if min(self.std) <= 0:
             raise ValueError(f"std is {self.std}, but every value must be above 0.")
+
+    @classmethod
+    def read(cls, content: Any, file: Path) -> "Preprocessing":
+        """Make a preprocessing of the plain data in a JSON file; `ValueError` if they do not describe one."""
+        with reading(file, "JSON"):
+            made = cls(**content)
+            made.evaluation()
+        return made
 
     @property
     def resized(self) -> int | tuple[int, ...] | None:
@@ -265,10 +279,10 @@ class _ToChannels(nn.Module):
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.mode = "L" if preprocessing.channels == 1 else "RGB"
-        self.side = preprocessing.reduced_side
+        self.side, self.bits = preprocessing.reduced_side, preprocessing.bits
 
     def forward(self, image: ImageInput) -> Image.Image:
-        image = read_image(image, self.side)
+        image = read_image(image, self.side, self.bits)
         return image if image.mode == self.mode else image.convert(self.mode)
 
 

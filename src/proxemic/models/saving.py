@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import check_regular, write_atomically
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.backbones.text_towers import TOKENIZER
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
@@ -109,6 +109,7 @@ def is_model(path: Path) -> bool:
         return True
     if path.suffix.lower() != ".safetensors":
         return False
+    check_regular(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
@@ -134,6 +135,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         ImportError: If the backbone needs timm, transformers or onnxruntime, and it is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+    check_regular(weights_file)
     file = weights_file.with_name(DESCRIPTION)
     try:
         content = _read(file)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.outputs import check_output, is_page
 from proxemic.pages.charts import MARK, vega
 from proxemic.tables import Table
 
@@ -86,6 +87,7 @@ def check_page(path: Path, given_as: str = "The report") -> None:
         raise UserError(f"{given_as} is {path}, but must end in .html.")
     if path.is_dir():
         raise UserError(f"{given_as} is {path}, but that is a folder: give the name of a file.")
+    check_output(path, is_page, given_as=given_as)
 
 
 def render_page(title: str, sections: Sequence[Section], *, summary: str = "") -> str:

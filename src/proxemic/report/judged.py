@@ -208,7 +208,7 @@ def _judged(
 def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:
     """Read a picture of an image set; return None if there is none or it cannot be read."""
     try:
-        return None if isinstance(images.pixels, Vectors) else images.pixels.load(row, side)
+        return None if isinstance(images.pixels, Vectors) else images.pixels.load(row, side, "auto")
     except UnreadableImageError:  # it was there a moment ago
         return None
 

@@ -15,17 +15,17 @@ from jaxtyping import Float32
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.data.embeddings import MADE_BY, PRECISION
-from proxemic.data.formats.vectors import open_parquet_file, sound_file
+from proxemic.data.formats.vectors import open_parquet_file
 from proxemic.errors import UserError
-from proxemic.files import write_atomically
+from proxemic.files import reading, write_atomically
 from proxemic.models import read_checksum
+from proxemic.outputs import GALLERY, check_output, is_gallery
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.items import OWN
 from proxemic.retrieval.stores import GalleryInfo, create_whole_store
 from proxemic.retrieval.thresholds import Calibration, calibration_file
 from proxemic.runs.pretrained import kept_at
 
-_KEY = "proxemic_gallery"
 """The metadata key of a file, whose JSON describes the gallery besides its rows."""
 _ROWS = 8192  # rows of a row group
 
@@ -66,6 +66,7 @@ def export_gallery(
     path = Path(out)
     if path.suffix.lower() != ".parquet":
         raise UserError(f"{path} is to hold a gallery, but its name must end in .parquet.")
+    check_output(path, is_gallery)
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
     store, info = gallery.store, gallery.store.info
     names = [name for name in store.columns if name != "id"]
@@ -76,7 +77,7 @@ def export_gallery(
         if not is_pretrained_name(info.model):
             report = report or getLogger("proxemic").info
             report(f"The model of its vectors is not in the file: keep {info.model}, too.")
-    texts = {_KEY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
+    texts = {GALLERY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
     fields = [*((name, pa.string()) for name in names), *_lists(info).items()]
     schema = pa.schema(fields, {key: text for key, text in texts.items() if text})
     rows = 0
@@ -120,7 +121,7 @@ def import_gallery(
     if not path.is_file():
         raise UserError(f"{path} is not a file: give one that proxemic gallery export wrote.")
     try:
-        with sound_file(path, "Parquet"), open_parquet_file(path) as opened:
+        with reading(path, "Parquet"), open_parquet_file(path) as opened:
             schema = opened.schema_arrow
             info, facts = _facts(schema, path)
             with create_whole_store(os.fspath(address), info) as store:
@@ -146,7 +147,7 @@ def import_gallery(
 def _facts(schema: pa.Schema, path: Path) -> tuple[GalleryInfo, dict[str, Any]]:
     """Read the description of a gallery and check the columns; `ValueError` if the file does not hold a gallery."""
     try:
-        content = json.loads((schema.metadata or {})[_KEY.encode()])
+        content = json.loads((schema.metadata or {})[GALLERY.encode()])
         info = GalleryInfo.from_json(content["info"], path)
         roots, index, calibration = content["roots"], content["index"], content.get("calibration")
         if not all(isinstance(text, str) for text in (index, *roots)):

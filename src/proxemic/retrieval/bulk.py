@@ -23,6 +23,7 @@ from proxemic.data.sources.listing import absolute, list_pictures
 from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.locks import exclusive_lock
+from proxemic.outputs import check_output, has_columns, is_embeddings
 from proxemic.retrieval.embedder import Embedder, enough_workers
 from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.ray_stage import embed_on_ray
@@ -116,6 +117,11 @@ def embed_to_file(
         raise UserError(f"--workers is {workers}, but must be 0 or more.")
     if precision not in get_args(EvaluationPrecision):
         raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
+    listed = [sources] if isinstance(sources, str | os.PathLike) else sources
+    check_output(target, is_embeddings, [model, *listed], given_as="--out")
+    check_output(_beside(target, "unreadable.csv"), has_columns(("path", "why")), listed)
+    if Path(target).suffix.lower() == ".npy":
+        check_output(_beside(target, "paths.csv"), has_columns(("path",)), listed)
     folder = working_folder(target)
     again = f"Start the same command again, and it goes on from {folder}."
     with join_processes(again) as processes:

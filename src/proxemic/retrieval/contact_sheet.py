@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from proxemic.data.reading import cut_thin
 from proxemic.data.remote import is_address
 from proxemic.data.roots import is_below, path_and_box, picture_named
 from proxemic.errors import UserError
 from proxemic.files import printable, readable, write_atomically, write_text
+from proxemic.outputs import MADE_BY, check_output, is_page, is_picture
 from proxemic.pages import environment, picture
 from proxemic.pages.page import short
 from proxemic.retrieval.gallery import Hit
@@ -37,19 +39,28 @@ def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
         path: An ``.html`` page, which contains its pictures and works offline, or a ``.png`` picture.
 
     Raises:
-        UserError: If the name has another ending, or the file cannot be written.
+        UserError: If the name has another ending, or the file cannot be written, or exists and is not a contact sheet.
     """
     path = Path(path)
     if path.suffix.lower() not in (".html", ".png"):
         raise UserError(f"The contact sheet is {path}, but must end in .html or .png.")
     page = path.suffix.lower() == ".html"
+    check_sheet(path)
     shown = _first(result, _MOST_SHOWN if page else _MOST_DRAWN)
     note = "" if len(shown) == len(result.answers) else f"the first {len(shown):,} of {len(result.answers):,} queries"
     if page:
         write_text(path, _page(result, shown, note))
         return
     with write_atomically(path) as temporary:
-        _draw(result, shown, note).save(temporary, format="PNG")
+        made_by = PngInfo()
+        made_by.add_text("Software", MADE_BY)
+        _draw(result, shown, note).save(temporary, format="PNG", pnginfo=made_by)
+
+
+def check_sheet(path: Path | None, queries: Sequence[object] = ()) -> None:
+    """Raise `UserError` if a contact sheet would overwrite a query, or a file that is not a contact sheet."""
+    if path is not None:
+        check_output(path, is_page if path.suffix.lower() == ".html" else is_picture, queries)
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:

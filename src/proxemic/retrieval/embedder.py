@@ -85,13 +85,14 @@ class Preparation:
 
     def __init__(self, transform: AnyPreprocessing | Transform) -> None:
         self.is_ours = isinstance(transform, AnyPreprocessing)
-        self.side = transform.reduced_side if isinstance(transform, AnyPreprocessing) else None
+        ours = transform if isinstance(transform, AnyPreprocessing) else None
+        self.side, self.bits = (None, None) if ours is None else (ours.reduced_side, ours.bits)
         self._transform: Transform = transform.evaluation() if isinstance(transform, AnyPreprocessing) else transform
 
     def __call__(self, picture: Picture) -> Tensor:
         if isinstance(picture, Tensor):
             return picture
-        image = read_image(picture, self.side)
+        image = read_image(picture, self.side, self.bits)
         prepared: Any = self._transform(image if self.is_ours else image.convert("RGB"))
         if isinstance(prepared, Mapping) and "pixel_values" in prepared:
             values = prepared["pixel_values"]
@@ -144,7 +145,7 @@ class _Pictures(Dataset[tuple[int, Tensor | str]]):
     def __getitem__(self, place: int) -> tuple[int, Tensor | str]:
         try:
             if isinstance(self.pictures, Pixels):
-                return place, self.prepare(self.pictures.load(place, self.prepare.side))
+                return place, self.prepare(self.pictures.load(place, self.prepare.side, self.prepare.bits))
             return place, self.prepare(self.pictures[place])
         except UnreadableImageError as error:
             if self.strict:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from proxemic.analysis.similarity_maps import gradient_map, similarity_maps
-from proxemic.data import Preprocessing, read_image
+from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, is_mean_over_places, place_embeddings
 from proxemic.retrieval.embedder import Embedder, Picture
@@ -146,7 +146,7 @@ def _gradients(
 def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 channels height width"]) -> Image.Image:
     """Show what the network sees: the prepared picture, or its numbers scaled from black to white."""
     if isinstance(embedder.transform, Preprocessing) and not isinstance(picture, Tensor):
-        return embedder.transform.fit()(read_image(picture, embedder.prepare.side)).convert("RGB")
+        return embedder.transform.fit()(picture).convert("RGB")
     from torchvision.transforms.v2.functional import to_pil_image  # a second of time
 
     image = prepared[0].detach().float().cpu()

@@ -22,7 +22,7 @@ from torch import Tensor
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_csv, write_json, write_text
+from proxemic.files import check_regular, write_atomically, write_csv, write_json, write_text
 from proxemic.locks import LOCK
 from proxemic.typed_json import read_typed
 
@@ -268,6 +268,7 @@ class RunDirectory:
     def read_loss(self) -> dict[str, Tensor]:
         """Read the weights of the loss; `UserError` if they are damaged."""
         try:
+            check_regular(self.loss)
             with safe_open(self.loss, "pt") as file:
                 noted = (file.metadata() or {}).get("crc32")
             state = safetensors.torch.load_file(self.loss)
@@ -326,6 +327,7 @@ class RunDirectory:
         """Return one dictionary per finished epoch."""
         if not self.history.exists():
             return []
+        check_regular(self.history)
         with self.history.open(newline="") as file:
             return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
 

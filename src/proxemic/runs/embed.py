@@ -24,6 +24,7 @@ from proxemic.models.backbones.timm_models import TimmBackbone
 from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
+from proxemic.models.saving import DESCRIPTION
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
@@ -43,10 +44,7 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
     if run.stopped:
         note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
         warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
-    try:
-        return model, read_preprocessing(preprocessing)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the preprocessing that model.json of {path} says cannot be done here: {error}") from error
+    return model, read_preprocessing(preprocessing, (path if path.is_dir() else path.parent) / DESCRIPTION)
 
 
 @torch.no_grad()
@@ -69,7 +67,9 @@ def embed_images(
     rank, world = (dist.get_rank(), dist.get_world_size()) if shared and dist.is_initialized() else (0, 1)
     batches = torch.arange(len(images)).split(batch_size)
     shares = [torch.cat([torch.empty(0, dtype=torch.int64), *batches[first::world]]) for first in range(world)]
-    data = EmbeddingDataset(images, preprocessing.evaluation(), side=preprocessing.reduced_side)
+    data = EmbeddingDataset(
+        images, preprocessing.evaluation(), side=preprocessing.reduced_side, bits=preprocessing.bits
+    )
     loader = _loader(model, Subset(data, shares[rank].tolist()), batch_size, workers)
     bar = tqdm(loader, description, leave=False, disable=True if rank else None)
     with shared_memory_errors():

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -16,6 +17,7 @@ from proxemic.data.reading import ImageInput, cut_thin, read_image
 from proxemic.data.transforms import Interpolation, Steps, Transform
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.files import reading
 from proxemic.models.backbones.timm_models import check_timm_name
 from proxemic.models.backbones.transformers_models import find_folder, image_processor, read_image_processor
 
@@ -62,6 +64,10 @@ class LibraryPreprocessing:
     def reduced_side(self) -> None:
         """None: images are decoded at their full size (see `Preprocessing.reduced_side`)."""
 
+    @property
+    def bits(self) -> None:
+        """None: pixels have the range that their file states (see `Preprocessing.bits`)."""
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain data, for `read_preprocessing`."""
         return asdict(self)
@@ -86,9 +92,12 @@ class LibraryPreprocessing:
 AnyPreprocessing = Preprocessing | LibraryPreprocessing
 
 
-def read_preprocessing(described: Mapping[str, Any]) -> AnyPreprocessing:
-    """Return the preprocessing that `as_dict` describes; raise `TypeError` or `ValueError` if it is malformed."""
-    return LibraryPreprocessing(**described) if "library" in described else Preprocessing(**described)
+def read_preprocessing(described: Any, file: Path) -> AnyPreprocessing:
+    """Make the preprocessing that `as_dict` wrote into a JSON file; `ValueError` if it is malformed."""
+    if not isinstance(described, Mapping) or "library" not in described:
+        return Preprocessing.read(described, file)
+    with reading(file, "JSON"):
+        return LibraryPreprocessing(**described)
 
 
 def is_current(described: Mapping[str, Any]) -> bool:

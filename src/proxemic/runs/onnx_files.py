@@ -47,12 +47,11 @@ def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str
             f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
             "together side by side."
         )
-    try:
-        if "library" in usage["preprocessing"]:
-            raise ValueError("ONNX files are not prepared by other libraries; give size, resize, mean and std")
-        preprocessing = Preprocessing(**usage["preprocessing"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not say how images are prepared: {error}") from error
+    if "preprocessing" not in usage:
+        raise ValueError(f"{file} does not say how images are prepared: preprocessing is missing.")
+    if "library" in (usage["preprocessing"] or ()):
+        raise ValueError(f"{file}: ONNX files are not prepared by other libraries: give size, resize, mean and std.")
+    preprocessing = Preprocessing.read(usage["preprocessing"], file)
     size, channels = preprocessing.size, preprocessing.channels
     config = ModelConfig(str(path), head="none", normalize=False, in_channels=channels, image_size=size)
     backbone = OnnxBackbone(content, config)

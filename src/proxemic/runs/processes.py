@@ -2,6 +2,9 @@
 
 import os
 import re
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +93,7 @@ def join_processes(
 
     Errors are reported to torchrun, which names the process that failed first and ends the others. If another process
     is killed, or hangs for longer than a collective waits, this one ends with an error that is not reported; ``again``
-    tells the user how to go on.
+    tells the user how to go on. If torchrun itself is killed, its processes stop.
 
     Raises:
         UserError: If another process is lost or does not connect.
@@ -98,6 +101,8 @@ def join_processes(
     if not _launched():
         yield Processes()
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        _end_with_launcher()
     processes = _join()
     try:
         yield processes
@@ -134,6 +139,20 @@ def _launched() -> bool:
         "MASTER_PORT": given.get("MASTER_PORT", str(port)),
     }
     return True
+
+
+def _end_with_launcher() -> None:
+    """Stop this process when torchrun is killed, because torchrun can then no longer do it."""
+    launcher = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        while True:  # a training saves when it is asked for the first time, and stops at once the second time
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def first_node(nodes: str) -> str:

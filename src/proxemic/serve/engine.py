@@ -24,9 +24,9 @@ from proxemic.retrieval import Gallery, Hit, Recognition
 from proxemic.retrieval.embedding import useless_vectors
 from proxemic.retrieval.items import further_columns
 from proxemic.serve.limits import Limits, Refused
-from proxemic.serve.pictures import check_query, decoding, original, thumbnail
+from proxemic.serve.pictures import Decoding, check_query, original, thumbnail
 
-_THREADS = 2  # for decoding queries, and as many for reading the gallery
+_THREADS = 2  # for decoding pictures, and as many for reading the gallery
 _MOST_ROWS = 256  # waiting requests without a picture
 _AT_ONCE = 16  # queries in a batch of the network
 _LABELS = 500  # offered by the page
@@ -61,7 +61,8 @@ class Engine:
         self._limits = limits
         self._room = {"query": limits.queue, "row": _MOST_ROWS}
         self._waiting = Counter[str]()
-        self._threads = {kind: ThreadPoolExecutor(_THREADS, kind) for kind in self._room}
+        self._threads = {kind: ThreadPoolExecutor(_THREADS, kind) for kind in ("decode", "row")}
+        self._decoding = Decoding(limits.pixels)
         # A single thread, as torch starts helper threads for each thread in which it computes.
         self._threads["model"] = ThreadPoolExecutor(1, "model")
         self._asked: list[tuple[_Query, asyncio.Future[Any]]] = []  # which the next batch answers
@@ -138,7 +139,7 @@ class Engine:
     async def query(self, content: bytes | str, k: int = 0, where: Conditions | None = None) -> Any:
         """Search for the content of a picture's file, or for a text, or return its vector if `k` is 0."""
         async with self._request("query"):
-            prepared = await self._run("query", self._prepare, content)
+            prepared = await self._run("decode", self._prepare, content)
             loop = asyncio.get_running_loop()
             answer = loop.create_future()
             self._asked.append((_Query(prepared, k, where or {}), answer))
@@ -159,8 +160,9 @@ class Engine:
 
     async def show(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that needs no model, in a thread."""
+        pool = "decode" if method in (self.original, self.thumbnail) else "row"
         async with self._request("row"):
-            return await self._run("row", method, *arguments)
+            return await self._run(pool, method, *arguments)
 
     async def check_health(self) -> None:
         """Wait until a thread of every kind is free; raise `Refused` if they are stuck."""
@@ -182,7 +184,7 @@ class Engine:
             raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of a picture.")
         pixels = check_query(content, self._limits.pixels)
         try:
-            with decoding(pixels):
+            with self._decoding(pixels):
                 return self.gallery.embedder.prepare(content)
         except UnreadableImageError as error:
             raise Refused(422, f"The picture cannot be read: {error.reason or error}.") from error
@@ -272,11 +274,11 @@ class Engine:
 
     def original(self, number: int) -> tuple[str, bytes]:
         """Return the content type and the content of a row's file."""
-        return original(*self._path_and_roots(number))
+        return original(*self._path_and_roots(number), self._decoding)
 
     def thumbnail(self, number: int) -> tuple[str, bytes]:
         """Return the content type and the content of a small picture of a row."""
-        return thumbnail(*self._path_and_roots(number))
+        return thumbnail(*self._path_and_roots(number), self._decoding)
 
     def _path_and_roots(self, number: int) -> tuple[str, tuple[str, ...]]:
         path = self._row(number)[1]["path"]

@@ -3,15 +3,16 @@
 import io
 import os
 import stat
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
 from proxemic.allocator import give_back_freed_memory
-from proxemic.data.pixels import crop
-from proxemic.data.reading import UnreadableImageError, cut_thin, read_image
+from proxemic.data.reading import cut_thin, decoded_pixels, read_small
 from proxemic.data.remote import is_address, read_address
 from proxemic.data.roots import find_picture, path_and_box
 from proxemic.errors import UserError
@@ -28,68 +29,94 @@ _LARGEST = 200_000_000  # bytes of a file that the server sends
 _LARGE = 4_000_000  # pixels from which memory is given back
 
 
+class Decoding:
+    """Let threads decode pictures of at most so many pixels together, in the order in which they ask.
+
+    A larger picture of the gallery is decoded alone.
+
+    Args:
+        pixels: The budget.
+    """
+
+    def __init__(self, pixels: int) -> None:
+        self._budget = self._free = pixels
+        self._turn, self._changed = threading.Lock(), threading.Condition()
+
+    @contextmanager
+    def __call__(self, pixels: int) -> Iterator[None]:
+        """Wait until there is room for a picture, and return memory to the system after a large one."""
+        taken = min(pixels, self._budget)
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: self._free >= taken)
+            self._free -= taken
+        try:
+            yield
+        finally:
+            if pixels > _LARGE:
+                give_back_freed_memory()  # the next picture may need far less
+            with self._changed:
+                self._free += taken
+                self._changed.notify()
+
+
 def check_query(content: bytes, pixels: int) -> int:
-    """Return the number of pixels of a picture from its header; refuse too many, and files that are not pictures."""
+    """Return how many pixels a picture has while it is decoded; refuse too many, and files that are not pictures."""
     header = _header(content)
     if header is None:
         raise Refused(415, f"The file is not a picture: use {FORMATS_TEXT}.")
-    width, height = header[1]
-    if width * height > pixels:
+    if header.pixels > pixels:
+        width, height = header.size
         raise Refused(
             413,
-            f"The picture has {width:,} x {height:,} pixels, but the limit is {pixels:,} pixels: send a smaller one.",
+            f"The picture has {width:,} x {height:,} pixels, and {header.pixels:,} in memory, but the limit is "
+            f"{pixels:,} pixels: send a smaller one.",
         )
-    return width * height
+    return header.pixels
 
 
-@contextmanager
-def decoding(pixels: int) -> Iterator[None]:
-    """Give memory back to the system after a large picture, because the next picture may need far less."""
-    try:
-        yield
-    finally:
-        if pixels > _LARGE:
-            give_back_freed_memory()
-
-
-def original(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
+def original(name: str, roots: Sequence[str], decoding: Decoding) -> tuple[str, bytes]:
     """Return the content type and the content of a row's file, or of the part inside the row's box."""
     content, box = _read(name, roots)
-    kind, pixels = _examine(content)
+    header = _examine(content)
     if box is None:
-        return kind, content
-    with decoding(pixels):
-        return "image/jpeg", _jpeg(_cut(content, box))
+        return TYPES[header.kind], content
+    with decoding(header.pixels), _readable():
+        return "image/jpeg", _jpeg(read_small(content, max(header.size), box))
 
 
-def thumbnail(name: str, roots: Sequence[str]) -> tuple[str, bytes]:
+def thumbnail(name: str, roots: Sequence[str], decoding: Decoding) -> tuple[str, bytes]:
     """Return the content type and the content of a small copy of a row's picture."""
     content, box = _read(name, roots)
-    with decoding(_examine(content)[1]):
-        picture = _cut(content, box, SIDE if box is None else None)
-        return "image/jpeg", _jpeg(ImageOps.contain(cut_thin(picture).convert("RGB"), (SIDE, SIDE)))
+    with decoding(_examine(content).pixels), _readable():
+        picture = cut_thin(read_small(content, SIDE, box)).convert("RGB")
+        return "image/jpeg", _jpeg(ImageOps.contain(picture, (SIDE, SIDE)))
+
+
+class _Header(NamedTuple):
+    kind: str
+    size: tuple[int, int]
+    pixels: int  # in memory, while it is decoded
 
 
 def _gone() -> Refused:
     return Refused(404, "The picture is no longer there, or is not a picture.")
 
 
-def _examine(content: bytes) -> tuple[str, int]:
-    """Return the content type and the number of pixels of a picture of the gallery."""
+def _examine(content: bytes) -> _Header:
+    """Read the header of a picture of the gallery."""
     header = _header(content)
     if header is None:
         raise _gone()
-    kind, (width, height) = header
-    return TYPES[kind], width * height
+    return header
 
 
-def _header(content: bytes) -> tuple[str, tuple[int, int]] | None:
-    """Return format, width and height of a picture without decoding it; None if the format is not supported."""
+def _header(content: bytes) -> _Header | None:
+    """Read the header of a picture without decoding it; None if the format is not supported."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-                return str(opened.format), opened.size
+                return _Header(str(opened.format), opened.size, decoded_pixels(opened))
     except Image.DecompressionBombError:  # so many pixels that Pillow does not open it
         raise Refused(413, "The picture has too many pixels: send a smaller one.") from None
     except Exception:  # the parser of a format may raise anything
@@ -120,10 +147,11 @@ def _content(name: str) -> bytes:
         return file.read(_LARGEST)
 
 
-def _cut(content: bytes, box: tuple[int, int, int, int] | None, side: int | None = None) -> Image.Image:
+@contextmanager
+def _readable() -> Iterator[None]:
     try:
-        return crop(read_image(content, side), box)
-    except (UnreadableImageError, ValueError) as error:  # the file may have become smaller than the box
+        yield
+    except ValueError as error:  # the file may be damaged, or have become smaller than the box
         raise _gone() from error
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.errors import UserError
+from proxemic.outputs import check_output, has_columns, is_embeddings, is_evaluation
 from proxemic.studies.targets import check_outputs, check_target
 from proxemic.tables import Table, format_of
 
@@ -122,6 +123,13 @@ def evaluate(
         )
     if save_embeddings is not None:
         check_embedding_name(save_embeddings)
+    for path, kind in (
+        (out, is_evaluation),
+        (per_class, has_columns(("label", "queries"))),
+        (per_query, has_columns(("query", "label"))),
+        (save_embeddings, is_embeddings),
+    ):
+        check_output(path, kind)
     check_outputs([out, per_class, per_query, save_embeddings], [*paths, labels, gallery_labels, query, gallery])
 
     models = [path.is_dir() or is_model(path) for path in paths]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.files import readable, write_text
+from proxemic.outputs import check_output, is_verification
 from proxemic.published import PublishedFigure, PublishedRow
 from proxemic.studies.beside_paper import page
 from proxemic.studies.targets import check_outputs, check_target, is_run
@@ -165,6 +166,7 @@ def verify(
     place = _place(data, source, table, of_vectors)
     labels = source.labels if data is None and isinstance(source, OwnVectors) else None
     check_outputs([out], [target, place, table, labels])
+    check_output(out, is_verification)
     if table is None:
         packs = {name: read_verification_set(name, place) for name in (SETS if sets is None else sets)}
     else:

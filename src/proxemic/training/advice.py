@@ -104,8 +104,10 @@ def _learnt(model: ModelConfig) -> tuple[int | None, tuple[Sequence[float], Sequ
     mean, std = said.get("image_mean"), said.get("image_std")
     if said.get("do_normalize") is False:
         mean, std = [0.0] * 3, [1.0] * 3
-    are_colours = all(isinstance(values, list) and len(values) == 3 for values in (mean, std))
-    return size.get("height") or size.get("shortest_edge"), (mean, std) if are_colours else None
+    height = size.get("height") or size.get("shortest_edge")
+    if isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3:
+        return height, (mean, std)
+    return height, None
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -67,7 +67,7 @@ class TrainingData(LightningDataModule):
         workers, images = self.recipe.batches.workers, self.recipe.images
         return DataLoader(
             EmbeddingDataset(
-                self.images, self.recipe.augment.training(images), self.recipe.vectors, images.reduced_side
+                self.images, self.recipe.augment.training(images), self.recipe.vectors, images.reduced_side, images.bits
             ),
             batch_sampler=self.batches,
             persistent_workers=workers > 0,

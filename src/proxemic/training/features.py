@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from proxemic.data import ImageSet
+from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.cache import key_of
 from proxemic.data.pixels import CachedPixels, FilePixels, Pixels
 from proxemic.data.samplers import derive_seed
@@ -79,8 +79,10 @@ class CachedFeatures(Vectors):
 class _Table(Dataset[Tensor]):
     """A file of features of distinct images, sorted by their keys, each transformed with its own seed."""
 
-    def __init__(self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], side: int | None) -> None:
-        self.transform, self.seed, self.side = transform, seed, side
+    def __init__(
+        self, sets: Sequence[ImageSet], transform: Transform, seed: tuple[int, ...], images: Preprocessing
+    ) -> None:
+        self.transform, self.seed, self.images = transform, seed, images
         sources = {key: (group.pictures, at) for group in sets for at, key in enumerate(image_keys(group.pictures))}
         self.keys = sorted(sources)
         self.sources = [sources[key] for key in self.keys]
@@ -92,7 +94,7 @@ class _Table(Dataset[Tensor]):
         pixels, index = self.sources[row]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive_seed(*self.seed, row))
-            return self.transform(pixels.load(index, self.side))
+            return self.transform(pixels.load(index, self.images.reduced_side, self.images.bits))
 
     def rows_of(self, images: ImageSet) -> Int64[np.ndarray, " images"]:
         row = {key: number for number, key in enumerate(self.keys)}
@@ -116,12 +118,12 @@ def cached_features(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Return image sets whose pixels are the backbone's features; those not yet in the cache are computed."""
     recipe = session.recipe
-    config, side = recipe.features, recipe.images.reduced_side
+    config = recipe.features
     folder = Path(config.folder or platformdirs.user_cache_path("proxemic") / "features")
     known = (network_key(model), (recipe.images.as_dict(), recipe.evaluation.precision))
-    everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), side)
+    everything = _Table([train, *([held_out] if held_out else [])], recipe.images.evaluation(), (), recipe.images)
     varied = recipe.augment.training(recipe.images)
-    copies = [_Table([train], varied, (recipe.seed, copy), side) for copy in range(config.copies or 0)]
+    copies = [_Table([train], varied, (recipe.seed, copy), recipe.images) for copy in range(config.copies or 0)]
     total = len(everything) + sum(map(len, copies))
     with (
         session.processes.main_process_first(),
@@ -197,7 +199,7 @@ def image_keys(pixels: Pixels) -> list[bytes]:
         return [repr((name, *cut)).encode() for cut in zip(pixels.paths, pixels.boxes, strict=True)]
     if isinstance(pixels, FilePixels):
         return [key_of((Path(path), box)) for path, box in zip(pixels.paths, pixels.boxes, strict=True)]
-    images = (pixels[index] for index in range(len(pixels)))
+    images = (pixels.load(index, None, "auto") for index in range(len(pixels)))
     return [hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).digest() for image in images]
 
 

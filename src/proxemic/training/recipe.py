@@ -131,7 +131,7 @@ class Recipe:
     def load(self) -> Splits:
         """Load the images, from the cache if there is one; raise `UserError` if they cannot be read."""
         try:
-            splits = self.cache.apply(self.data.load(), self.images.reduced_side)
+            splits = self.cache.apply(self.data.load(), self.images.reduced_side, self.images.bits)
             return replace(splits, train=flip_labels(splits.train, self.training.label_noise, self.seed))
         except ValueError as error:
             raise UserError(str(error)) from error

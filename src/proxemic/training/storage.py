@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_csv
+from proxemic.files import check_regular, write_atomically, write_csv
 
 _INSTEAD = "put a copy in its place, or begin anew with another --out"
 _PARTS = {"state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "global_step", "proxemic"}
@@ -45,6 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 def read_checkpoint(path: str | os.PathLike[str], *, mmap: bool = True, map_location: Any = "cpu") -> dict[str, Any]:
     """Read the checkpoint of a run; with ``mmap``, tensors are loaded from the file when they are used."""
     try:
+        check_regular(Path(path))
         checkpoint = torch.load(path, map_location=map_location, mmap=mmap, weights_only=True)
     except Exception as error:  # torch.load raises many kinds of errors for other files
         of_the_file = isinstance(error, OSError) and error.filename is not None  # not about its content

@@ -310,7 +310,7 @@ def test_malformed_csv(tmp_path: Path, text: str, message: str) -> None:
 def test_malformed_and_huge_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t.parquet"
     table.write_text("text")
-    with pytest.raises(ValueError, match=r"t\.parquet is not a Parquet table"):
+    with pytest.raises(ValueError, match=r"t\.parquet is no sound Parquet file"):
         OwnImages(table).load()
     for label in (None, float("nan")):
         write_parquet(table, ("path", "label"), [("a.png", 1.0), ("b.png", label)])

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from images import write_folder
+from leftovers import killed_at
 from proxemic.data import FilePixels
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.rows import number_labels
@@ -150,7 +151,7 @@ def test_a_folder_of_links(photos: Path, embedder: Embedder, tmp_path: Path) -> 
     (photos / "class 01" / "0.png").rename(long)
     Image.effect_noise((32, 32), 90).save(photos / "class 02" / "<b>.png")
     out = tmp_path / "groups"
-    stale = tmp_path / ".groups.999999999.work"  # of a process that was killed
+    stale = killed_at(out, "work")
     (stale / "cluster-0001").mkdir(parents=True)
     found = cluster(photos, embedder, out=out, min_size=4, report=lambda _: None)
     assert not stale.exists()

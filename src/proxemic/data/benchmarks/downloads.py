@@ -1,5 +1,6 @@
 """Download files, resume interrupted downloads, and verify checksums before a file gets its name."""
 
+import os
 import ssl
 import time
 from contextlib import suppress
@@ -101,7 +102,7 @@ def _ask(url: str, part: Path) -> None:
             raise _Refused("the server sent another part than it was asked for")
         whole = None if response.length is None else start + response.length
         with (
-            part.open("ab" if start else "wb") as file,
+            open(part, "ab" if start else "wb", opener=_no_link) as file,
             # silent if the output is not a terminal
             tqdm(total=whole, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=None) as bar,
         ):
@@ -110,6 +111,10 @@ def _ask(url: str, part: Path) -> None:
                 bar.update(len(chunk))
         if whole is not None and _size(part) < whole:
             raise ConnectionError(f"the connection broke after {_size(part):,} of {whole:,} bytes")
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _size(part: Path) -> int:

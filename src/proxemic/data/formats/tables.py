@@ -18,6 +18,7 @@ import numpy as np
 
 from proxemic.data.rows import Places, Rows, first_few, join_spellings
 from proxemic.extras import optional_dependency
+from proxemic.files import reading
 from proxemic.spelling import without_invisible
 
 with optional_dependency("train"):
@@ -276,7 +277,7 @@ def _check_line_breaks(table: Path, name: str, column: pa.ChunkedArray) -> None:
 
 def _read_parquet(table: Path, choose: Choose) -> tuple[dict[int, pa.ChunkedArray], Places, list[int]]:
     types = pa.types
-    try:
+    with reading(table, "Parquet"):
         schema = pyarrow.parquet.read_schema(table)
         # As a dictionary column, repeated texts are in memory only once.
         texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
@@ -294,8 +295,7 @@ def _read_parquet(table: Path, choose: Choose) -> tuple[dict[int, pa.ChunkedArra
                         f"{table}: {name} holds {kinds[place]}, but must hold texts, numbers or truth values."
                     )
             content = file.read(columns=[names[place] for place in columns])
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{table} is not a Parquet table ({' '.join(str(error).split())}).") from error
+        content.validate(full=True)  # as indices beyond a damaged dictionary end the process
     return dict(zip(columns, content.columns, strict=True)), Places(table, np.arange(rows)), lists
 
 

@@ -5,7 +5,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -13,14 +12,14 @@ from typing import Any, cast, get_args
 import numpy as np
 import platformdirs
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.data.rows import RowGroups, RowLabels, Rows, join_spellings
 from proxemic.data.vectors import FloatType, VectorArray, VectorFile, VectorReader
 from proxemic.extras import optional_dependency
-from proxemic.files import readable, write_atomically
+from proxemic.files import readable, reading, write_atomically
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -79,7 +78,7 @@ def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
     if suffix == ".parquet":
         rows = read_table(path, known)
         return replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
-    with sound_file(path, ".safetensors"), safe_open(path, framework="pt") as file:
+    with reading(path, ".safetensors"), safe_open(path, framework="pt") as file:
         parts: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
     for name in filter(parts.__contains__, _TEXTS):
         try:
@@ -113,11 +112,11 @@ def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a whole file of embeddings; empty for .npy."""
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
-        with safe_open(path, framework="pt") as file:
+        with reading(path, ".safetensors"), safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     if suffix != ".parquet":
         return {}
-    with sound_file(path, "Parquet"):
+    with reading(path, "Parquet"):
         content = pyarrow.parquet.read_schema(path).metadata or {}
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in content.items()}
 
@@ -198,15 +197,6 @@ def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, in
             file.write(np.ascontiguousarray(chunk).data)
 
 
-@contextmanager
-def sound_file(path: Path, kind: str) -> Iterator[None]:
-    """Turn the errors that readers raise for a damaged file into a `ValueError`."""
-    try:
-        yield
-    except (OSError, SafetensorError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is no sound {kind} file ({' '.join(str(error).split())}): write it anew.") from error
-
-
 def _check(path: Path, known: bool, kind: str, shape: tuple[int, ...] | list[int]) -> None:
     if not known or len(shape) != 2 or not all(shape):
         raise ValueError(
@@ -228,7 +218,7 @@ def _open_npy(path: Path, whole: bool = False) -> VectorReader:
 
 
 def _open_safetensors(path: Path) -> VectorFile:
-    with sound_file(path, ".safetensors"):
+    with reading(path, ".safetensors"):
         with safe_open(path, framework="pt") as file:  # which checks the header
             names = [*file.keys()]
             tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
@@ -271,7 +261,7 @@ def open_parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
 
 def _parquet_shape(path: Path) -> tuple[int, int, str]:
     """Return the number of rows, their dimension, and the NumPy type of the column `embedding`."""
-    with sound_file(path, "Parquet"), open_parquet_file(path) as file:
+    with reading(path, "Parquet"), open_parquet_file(path) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if "embedding" not in names:
             raise ValueError(f"{path} has no column embedding: its columns are {', '.join(names) or 'none'}.")
@@ -288,7 +278,7 @@ def _parquet_shape(path: Path) -> tuple[int, int, str]:
 
 def _parquet_chunks(path: Path, dim: int) -> Iterator[np.ndarray]:
     before = 0
-    with sound_file(path, "Parquet"), open_parquet_file(path) as file:
+    with reading(path, "Parquet"), open_parquet_file(path) as file:
         for batch in file.iter_batches(batch_size=8192, columns=["embedding"]):
             column: Any = batch.column(0)
             lengths = pc.call_function("list_value_length", [column]).fill_null(-1).to_numpy()

@@ -12,14 +12,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from tqdm import tqdm
 
 from proxemic.data.formats.tables import CORNERS, IMAGE_COLUMNS, SPLITS, TABLES, Box, boxes_of, is_table, read_table
-from proxemic.data.pixels import FilePixels, check_box
-from proxemic.data.reading import UnreadableImageError, describe, examine
+from proxemic.data.pixels import FilePixels
+from proxemic.data.reading import UnreadableImageError, check_box, describe, examine
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
 from proxemic.data.roots import as_root, roots_of
 from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.files import on_disk, readable
+from proxemic.files import check_regular, on_disk, readable
 from proxemic.image_formats import (
     FORMATS_TEXT,
     SYSTEM_FOLDERS,
@@ -261,6 +261,7 @@ def _list_named(file: Path, folder: Path | str) -> Rows | None:
     A table keeps all its columns except id, in which pandas or a gallery has numbered the rows.
     """
     if file.suffix.lower() == ".txt":
+        check_regular(file)
         lines = file.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
         return list_files([within(folder, line.strip()) for line in lines if line.strip()])
     if not is_table(file):

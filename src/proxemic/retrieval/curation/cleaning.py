@@ -23,6 +23,7 @@ from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, write_csv, write_text
 from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows
+from proxemic.outputs import check_output, has_columns, is_page
 from proxemic.pages import Section, environment, picture, render_page
 from proxemic.retrieval.curation.duplicates import (
     LENGTH,
@@ -208,13 +209,12 @@ class Cleaning:
             UserError: If a file cannot be written.
         """
         folder = Path(folder)
-        check_folder(folder)
-        for name, kind in (("labels", Suspect), ("duplicates", Duplicate), ("outliers", Outlier)):
-            columns = [column.name for column in fields(kind)]
+        _check_out(folder)
+        for name, columns in _TABLES.items():
             cells = ((getattr(item, column) for column in columns) for item in getattr(self, name))
             rows = [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in cells]
             write_csv(folder / f"{name}.csv", columns, rows)
-        write_csv(folder / "unreadable.csv", ["path", "reason"], self.unreadable.items())
+        write_csv(folder / "unreadable.csv", _UNREADABLE, self.unreadable.items())
         sections = finding_sections(self, self._picture, SHOWN, "the table beside this page has all")
         if self.unreadable:
             lines = [f"{name}: {why}" for name, why in self.unreadable.items()][:SHOWN]
@@ -228,8 +228,23 @@ class Cleaning:
         image = None
         with suppress(KeyError, UnreadableImageError):  # a vector, or a picture that was removed meanwhile
             pixels, row = self.pixels[name]
-            image = pixels.load(row, _SIDE)
+            image = pixels.load(row, _SIDE, "auto")
         return picture(image, _SIDE, alt)
+
+
+_TABLES = {
+    name: tuple(column.name for column in fields(kind))
+    for name, kind in {"labels": Suspect, "duplicates": Duplicate, "outliers": Outlier}.items()
+}
+_UNREADABLE = ("path", "reason")
+
+
+def _check_out(folder: Path) -> None:
+    """Raise `UserError` if the folder has an impossible name, or holds files that are not findings."""
+    check_folder(folder)
+    for name, columns in {**_TABLES, "unreadable": _UNREADABLE}.items():
+        check_output(folder / f"{name}.csv", has_columns(columns))
+    check_output(folder / "index.html", is_page)
 
 
 def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: int, rest: str) -> list[Section]:
@@ -334,7 +349,7 @@ def clean(
     [('row 50', ' row 7')]
     """
     if out is not None:
-        check_folder(Path(out))
+        _check_out(Path(out))
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(open_sources(sources), embedder, distance, batch_size=batch_size, workers=workers)
@@ -446,7 +461,7 @@ def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
 
     def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
         try:
-            image = pixels[row]
+            image = pixels.load(row, None, "auto")
         except UnreadableImageError as error:  # it may have been removed meanwhile
             return b"%d" % row, np.zeros(LENGTH, np.float32), error.reason or str(error)
         return content_hash(image), signature(image), None
@@ -468,7 +483,7 @@ def _closely(pixels: FilePixels, mirror: bool) -> Callable[[int, int], float]:
     @lru_cache(_KEPT)
     def small(row: int) -> Image.Image | None:
         try:
-            return reduced(pixels[row])
+            return reduced(pixels.load(row, None, "auto"))
         except UnreadableImageError:
             return None
 

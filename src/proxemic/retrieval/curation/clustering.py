@@ -19,6 +19,7 @@ from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, readable, working_folder, write_csv, write_errors
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
+from proxemic.outputs import check_output, has_columns
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, gather, open_sources
 from proxemic.retrieval.thresholds import Calibration, calibration_file
@@ -93,6 +94,7 @@ def best_cut(
 Method = Literal["hdbscan", "agglomerative", "kmeans"]
 MOST = 20_000  # most rows of agglomerative clustering: 1.6 GB of distances
 _LONGEST = 200  # most bytes of a link's name
+_COLUMNS = ("path", "cluster", "distance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +158,10 @@ class Clusters:
         out = Path(out)
         check_folder(out)
         if out.suffix.lower() == ".csv":
+            check_output(out, has_columns(_COLUMNS))
             cells = zip(self.names, self.numbers.tolist(), self.distances.tolist(), strict=True)
             rows = [[name, number, f"{apart:.6g}" if number > 0 else None] for name, number, apart in cells]
-            write_csv(out, ["path", "cluster", "distance"], rows)
+            write_csv(out, _COLUMNS, rows)
         else:
             self._write_links(out)
         return out
@@ -243,7 +246,9 @@ def cluster(
         raise ValueError(f"min_size is {min_size}, but must be 2 or more.")
     if threshold is not None and not 0 < threshold < float("inf"):
         raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
-    if out is not None and Path(out).suffix.lower() != ".csv":
+    if out is not None and Path(out).suffix.lower() == ".csv":
+        check_output(out, has_columns(_COLUMNS), given_as="--out")
+    elif out is not None:
         _check_new(Path(out))  # before the work
     embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
     is_chosen = method is not None or threshold is not None or rate is not None

@@ -30,8 +30,9 @@ def read(path: str, how: dict[str, Any]) -> Image.Image:
         image.load()
         with suppress(Exception):  # damaged EXIF in a sound picture
             image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits
-        image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) // 257).astype(np.uint8))
+    if image.mode.startswith("I"):  # 16 bits, or as many of them as are used
+        white = 2 ** (how.get("bits") or 16) - 1
+        image = Image.fromarray((np.asarray(image).astype(np.int64).clip(0, white) * 255 // white).astype(np.uint8))
     mode = "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))

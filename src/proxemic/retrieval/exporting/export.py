@@ -19,6 +19,8 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, read_json, working_folder, write_atomically
 from proxemic.models import EmbeddingModel
+from proxemic.models.backbones.onnx_backbone import read_note
+from proxemic.outputs import check_output
 from proxemic.retrieval.calibration import own_splits, run_of
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.exporting.card import write_card
@@ -269,6 +271,9 @@ def _target(model: Path, to: Target, out: str | os.PathLike[str] | None, *, half
         raise UserError(
             f"{beside} belongs to another model, but would be replaced by that of {target.name}: give another --out."
         )
+    if not beside.exists():  # a kill may have left an export without its description
+        check_output(target, lambda path: to == "onnx" and read_note(path.read_bytes(), ONNX_NOTE) is not None)
+        check_output(target.with_suffix(".md"), lambda _: target.exists())
     return target
 
 

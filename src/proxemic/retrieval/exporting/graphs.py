@@ -2,12 +2,12 @@
 
 import copy
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -138,8 +138,18 @@ def is_convolutional(model: nn.Module) -> bool:
     return sum(isinstance(part, nn.Conv2d) for part in model.modules()) > 1
 
 
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Let ONNX Runtime write its temporary files to a folder, because a kill leaves them there."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
 def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet | None) -> None:
-    """Write an ONNX file in 8 bits.
+    """Write an ONNX file in 8 bits, and intermediate files beside it.
 
     With `training`, the ranges of activations are measured on these images (static quantisation), as convolutional
     networks need. In other networks, they vary too much between images: without `training`, they are measured in each
@@ -158,8 +168,8 @@ def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet
             batch = next(self.batches, None)
             return None if batch is None else {INPUT: batch.numpy()}
 
-    with TemporaryDirectory() as folder, _quiet():
-        simplified = Path(folder) / "simplified.onnx"
+    with _temporary_files_in(quantized.parent), _quiet():
+        simplified = quantized.with_name("simplified.onnx")
         quant_pre_process(file, simplified, skip_symbolic_shape=True)
         products = [node for node in onnx.load_model(simplified).graph.node if node.op_type in ("Gemm", "MatMul")]
         # Dynamic quantisation renames a product without its bias to the second name.

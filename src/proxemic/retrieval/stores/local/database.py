@@ -16,7 +16,7 @@ from jaxtyping import Bool
 
 from proxemic.addresses import GALLERY_FILE
 from proxemic.errors import UserError
-from proxemic.files import may_not_be_read
+from proxemic.files import check_regular, may_not_be_read
 from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, IndexKind, RowIds, refuse_newer
 
 APPLICATION = 0x50524F58
@@ -146,6 +146,9 @@ def connect(
             f"{folder} holds no gallery (there is no {GALLERY_FILE} in it): give the folder of one, or make one with "
             "proxemic gallery create."
         )
+    if path.is_symlink():
+        raise UserError(f"{path} is a link, which is not followed: put the file itself there, or delete the link.")
+    check_regular(path)
     try:
         address = f"{path.absolute().as_uri()}?mode={mode}"
         with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout)) as db:

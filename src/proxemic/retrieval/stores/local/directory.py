@@ -23,7 +23,7 @@ from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
-from proxemic.files import write_errors
+from proxemic.files import write_errors, write_text
 from proxemic.models.saving import DESCRIPTION, FROZEN, WEIGHTS
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
@@ -158,8 +158,7 @@ def _only_writer(folder: Path, mode: str = "rw") -> Iterator[sqlite3.Connection]
 def _sign(folder: Path) -> None:
     """Record this process as the writer, for messages of other processes."""
     writer = {"process": os.getpid(), "host": socket.gethostname(), "user": getpass.getuser()}
-    with write_errors(folder / _WRITER):
-        (folder / _WRITER).write_text(json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
+    write_text(folder / _WRITER, json.dumps(writer | {"since": f"{datetime.now():%Y-%m-%d %H:%M:%S}"}))
 
 
 def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:

@@ -53,7 +53,7 @@ def _key() -> bytes:
     with write_errors(path), lock_in_turn(path):
         if not path.exists():
             with write_atomically(path) as temporary:
-                temporary.touch(0o600)
+                temporary.chmod(0o600)
                 temporary.write_bytes(secrets.token_bytes(32))
         return path.read_bytes()
 

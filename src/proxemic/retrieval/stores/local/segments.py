@@ -48,6 +48,8 @@ def check_file(folder: Path, file: File, *, content: bool = False) -> Path:
     path = folder / file.name
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise Damaged(path, "it is not a regular file")
         if size != file.bytes:
             raise Damaged(path, f"it has {size:,} bytes, but must have {file.bytes:,}")
         if content:
