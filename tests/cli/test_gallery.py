@@ -112,7 +112,10 @@ def test_a_gallery_of_vectors_alone(tmp_path: Path, here: Here) -> None:
 def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, here: Here) -> None:
     (tmp_path / "photos").symlink_to(shelf / "photos")
     assert (
-        here("embed", shelf / "model", "photos", "--out", "v.parquet", "--workers", "0", cwd=tmp_path).returncode == 0
+        here(
+            "embed", "photos", "--model", shelf / "model", "--out", "v.parquet", "--workers", "0", cwd=tmp_path
+        ).returncode
+        == 0
     )
     words = ["gallery", "create", "shop", "v.parquet", "--model", shelf / "model"]
     assert here(*words, "--root", "/elsewhere", cwd=tmp_path).stdout.startswith(f"{ROWS} added")
