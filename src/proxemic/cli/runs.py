@@ -290,6 +290,8 @@ def report(
         page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
     elif model is not None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    elif not Path(first).exists():
+        raise UserError(f"{first} does not exist: give a run or a gallery.")
     elif not (Path(first) / "recipe.yaml").is_file():
         raise UserError(
             f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "

@@ -77,6 +77,11 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
         return False  # reading it as a table of pictures reports the error
 
 
+def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | None:
+    """Load a model that is given by its path or name."""
+    return Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+
+
 def model_or_default(
     given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None
 ) -> Embedder | str | os.PathLike[str] | None:

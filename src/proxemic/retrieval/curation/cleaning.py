@@ -40,7 +40,7 @@ from proxemic.retrieval.curation.duplicates import (
 )
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, gather, model_or_default, open_sources
+from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.tables import counted
 
 with optional_dependency("train"):
@@ -335,9 +335,9 @@ def clean(
     """
     if out is not None:
         check_folder(Path(out))
+    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
     opened = open_sources(sources)
-    model = model_or_default(opened, model)
-    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    embedder = as_embedder(model_or_default(opened, embedder))
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     for note in rows.notes:

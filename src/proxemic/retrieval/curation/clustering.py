@@ -20,7 +20,7 @@ from proxemic.files import check_folder, readable, working_folder, write_csv, wr
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, gather, model_or_default, open_sources
+from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.retrieval.thresholds import Calibration, calibration_file
 
 
@@ -246,9 +246,9 @@ def cluster(
         raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
     if out is not None and Path(out).suffix.lower() != ".csv":
         _check_new(Path(out))  # before the work
+    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
     opened = open_sources(sources)
-    model = model_or_default(opened, model)
-    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    embedder = as_embedder(model_or_default(opened, embedder))
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
     if method == "agglomerative" and is_chosen:
