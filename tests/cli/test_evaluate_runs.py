@@ -72,7 +72,7 @@ def test_commands_that_take_a_model_say_that_its_run_is_unfinished(
         "verify": ["verify", copy, "--pairs", pairs, "--data", folder, "--format", "json"],
         "calibrate": ["calibrate", copy, "--format", "json"],
         "note": ["calibrate", copy],
-        "embed": ["embed", copy, folder, "--out", tmp_path / "v.npy", "--workers", "0"],
+        "embed": ["embed", folder, "--model", copy, "--out", tmp_path / "v.npy", "--workers", "0"],
         "create": ["gallery", "create", shop, folder, "--model", copy],
         "export": ["export", copy, "--unfinished", "--out", tmp_path / "net.onnx"],
     }.items():
@@ -148,8 +148,9 @@ def test_images_that_were_moved_keep_their_split(
     result = here("evaluate", run, "--data.root", moved, "--json")
     assert json.loads(result.stdout)["test"] == own_test(run)
     assert "in another place" in result.stderr
-    # With another image they are other data.
     shutil.copy(folder / "class 00" / "0.png", moved / "class 00" / "another.png")
+    assert evaluated(here, run, "--data.root", moved)["test"] == own_test(run)
+    (moved / "class 00" / "0.png").unlink()  # without one of the run's, they are other data
     found = evaluated(here, run, "--data.root", moved)
     assert (found["classes"], found["classes_trained_on"]) == (12, 5)
     (moved / "class 00" / "broken.png").write_bytes(b"no image")
@@ -243,7 +244,7 @@ def test_what_is_seen_at_once_is_said_at_once(tmp_path: Path) -> None:
         assert words in line
 
 
-@pytest.mark.parametrize("name", ["environment.json", "classes.json", "recipe.yaml", "model.json", "model.safetensors"])
+@pytest.mark.parametrize("name", ["split.arrow", "classes.json", "recipe.yaml", "model.json", "model.safetensors"])
 def test_a_damaged_file_of_a_run_is_named(name: str, copy: Path, here: Here) -> None:
     for content in (b"", b"{\xff", b"[1, 2]"):
         (copy / name).write_bytes(content)

@@ -82,15 +82,15 @@ def test_what_a_pattern_finds_beside_runs_is_left_out(runs: list[Path], tmp_path
         find_runs([log])
 
 
-def test_other_images_are_refused(runs: list[Path], tmp_path: Path) -> None:
+def test_images_without_a_training_class_are_refused(runs: list[Path], tmp_path: Path) -> None:
     shutil.copytree(runs[0], tmp_path / "moved")
     recipe = tmp_path / "moved" / "recipe.yaml"
     other = write_folder(tmp_path / "other", classes=9)
     text = recipe.read_text()
     (line,) = (line for line in text.splitlines() if line.strip().startswith("root:"))
     recipe.write_text(text.replace(line, f"    root: {other}"))
-    with pytest.raises(UserError, match="The images are not those"):
-        _ = FinishedRun(tmp_path / "moved").splits
+    with pytest.raises(UserError, match=r"training classes of .* have no images any more"):
+        _ = FinishedRun(tmp_path / "moved").train
 
 
 def test_a_trial_of_a_search_is_not_looked_at_on_test_classes(runs: list[Path], tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_predictions_are_named_without_the_images(runs: list[Path], tmp_path: Pa
 
 
 def test_damaged_files_are_named(runs: list[Path], tmp_path: Path) -> None:
-    for name in ("metrics.json", "classes.json", "environment.json", "loss.safetensors"):
+    for name in ("metrics.json", "classes.json", "split.arrow", "loss.safetensors"):
         path = tmp_path / name
         shutil.copytree(runs[0], path)
         (path / name).write_bytes(b"{")

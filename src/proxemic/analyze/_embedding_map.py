@@ -89,7 +89,7 @@ def embedding_map(
     elif proxies and isinstance(opened.loss, ProxyLoss):
         total = opened.loss.num_classes
         starred = chosen if split == "train" else _choose(total, classes, seed)
-        stars, star_labels, rows = _proxies_of(starred, opened.loss, opened.splits.train.class_names)
+        stars, star_labels, rows = _proxies_of(starred, opened.loss, opened.train.class_names)
         if split != "train":
             star_labels = torch.full_like(star_labels, -1)
             notes.append(f"Grey stars: proxies of {len(starred)} of the {total} training classes.")

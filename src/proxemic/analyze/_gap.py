@@ -146,7 +146,7 @@ def _measure(loss: Loss, images_of: "FinishedRun | None") -> tuple[dict[str, flo
     at_one, at_scale = class_minimizers(proxies), class_minimizers(proxies, scale=scale)
     classes = {"gap": (at_one - target).square().sum(1), "gap_at_scale": (at_scale - target).square().sum(1)}
     if images_of is not None:
-        train = images_of.splits.train
+        train = images_of.train
         means = class_directions(images_of.embed(train), train.labels)
         classes["to_proxy"] = (means - target).square().sum(1)
         classes["to_minimizer"] = (means - at_scale).square().sum(1)

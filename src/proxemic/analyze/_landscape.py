@@ -134,7 +134,7 @@ def _of_run(path: Path, label: int) -> tuple[_Drawings, list[str]]:
         raise UserError(f"class is {label}, but {path} has the classes 0 to {loss.num_classes - 1}.")
     shown = landscape_of(loss, label)
     with suppress(UserError):  # without images, the class has a number instead of a name
-        name = f"'{run.splits.train.class_names[label]}'"
+        name = f"'{run.train.class_names[label]}'"
     notes = []
     if loss.embedding_size > 2:
         notes.append(

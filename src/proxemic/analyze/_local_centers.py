@@ -90,7 +90,7 @@ def _bits(value: float) -> str:
 def _measure(
     run: FinishedRun, draws: int, shuffles: int, seed: int
 ) -> tuple[dict[str, LocalCenters], dict[str, float]]:
-    train, loss = run.splits.train, run.loss
+    train, loss = run.train, run.loss
     if not train.attributes:
         raise UserError(
             f"The training {train.kind} of {run.path} have no attributes that differ within their classes: give a run "
@@ -119,7 +119,7 @@ def _measure(
 @torch.no_grad()
 def _embed_augmented(run: FinishedRun, draws: int, seed: int) -> Float[Tensor, "images dim"]:
     """Embed ``draws`` augmented versions of every training image, version by version."""
-    recipe, train = run.recipe, run.splits.train
+    recipe, train = run.recipe, run.train
     transform = recipe.augment.training(recipe.images)
     augmented = EmbeddingDataset(train, transform, recipe.vectors, recipe.images.reduced_side, recipe.images.bits)
     keys = [(index, derive_seed(seed, draw, index)) for draw in range(draws) for index in range(len(train))]

@@ -69,6 +69,6 @@ def _of_runs(paths: Sequence[PathLike], seed: int) -> dict[str, list[Statement]]
                 f"{run.path} was trained with {loss_name(loss)}, but the propositions hold for cosines and one proxy "
                 "per class: give a run of such a loss, as NormalizedSoftmaxLoss."
             )
-        train = run.splits.train
+        train = run.train
         statements[str(run.path)] = pair_bounds(run.embed(train), train.labels, loss.proxies[:, 0], seed=seed)
     return statements

@@ -55,14 +55,14 @@ def toy(
     stem = file_stem(out, runs, "toy")
     members = find_runs([Path(run) for run in runs])
     groups = repetitions(members)
-    names = members[0].splits.train.class_names
-    if any(run.splits.train.class_names != names for run in members):
+    names = members[0].train.class_names
+    if any(run.train.class_names != names for run in members):
         raise UserError("The runs were trained on different classes: draw them one by one.")
     ends = _ends(members[0]) if diagram else None
     scenes, films, separations, notes = {}, {}, {}, []
     for name, run in zip(distinct_names(members), members, strict=True):
         # With the final weights of the run, which need not be the weights of its last epoch.
-        train = run.splits.train
+        train = run.train
         embeddings, proxies = as_compared(run.loss, run.embed(train))
         scene = Scene(embeddings, train.labels, proxies)
         separations[run.path] = separation(scene)
@@ -91,7 +91,7 @@ def toy(
             "No animation: not all of the runs kept snapshots (training.callbacks: proxemic.training.Snapshots)."
         )
     if ends is not None:
-        figure = draw_training_diagram(members[0].splits.train, *ends, str(members[0].content["model"]["backbone"]))
+        figure = draw_training_diagram(members[0].train, *ends, str(members[0].content["model"]["backbone"]))
         before, after = (_rows(scene, names) for scene in ends)
         rows = [*(["before", *row] for row in before), *(["after", *row] for row in after)]
         written += write_figure(figure, suffixed(stem, "diagram"), ["when", *header], rows)

@@ -204,7 +204,7 @@ def evaluate(
 
 @options_of("proxemic:verify")
 def verify(
-    target: Path,
+    target: str,
     /,
     *,
     format: Literal["table", "json", "csv", "markdown"] = "table",
@@ -217,7 +217,7 @@ def verify(
     nine. A run's table is written to its verification.json, unless --out names another file.
 
     Args:
-        target (RUN|FILE)
+        target (RUN|FILE|NAME): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         sets (NAMES)
         pairs (TABLE)
         data (DIR|FILE)
@@ -225,7 +225,7 @@ def verify(
     """
     from proxemic.studies.targets import is_run
 
-    if against and target.exists() and not is_run(target):
+    if against and not is_run(Path(target)) and (Path(target).exists() or is_pretrained_name(target)):
         raise UserError(f"--against needs the recipe of a run, but {target} is none: give its run directory.")
     if against and "pairs" in options:
         raise UserError("--against is about published sets, but --pairs is a table of your own: leave out one of them.")
@@ -247,6 +247,7 @@ def report(
     out: Path | None = None,
     model: Path | None = None,
     data_root: str | None = None,
+    new_images: Literal["leave", "join"] = "leave",
     map: Literal["pca", "tsne", "umap"] | None = None,
 ) -> None:
     """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
@@ -263,6 +264,7 @@ def report(
         out: The page (default: report.html in the run, or here for a gallery).
         model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show these labelled pictures, a folder or a table, instead of the run's test pictures.
+        new_images: Leave out pictures that came after the run began, or let them join the split of their class.
         map: The projection of the map of pictures; umap needs the extra umap (default: tsne above two dozen classes,
             else pca).
     """
@@ -271,6 +273,8 @@ def report(
     say(f"Reporting on {shown}")
     from proxemic.report import write_gallery_report, write_report
 
+    if new_images == "join" and not (Path(first) / "recipe.yaml").is_file():
+        raise UserError(f"--new-images is for a run, but {shown} is none: leave it out.")
     named = is_pretrained_name(first) or first.lower().endswith(".onnx")
     if named and (others or model is not None or data_root is None):
         raise UserError(f"A report on {shown} is about one folder of pictures: give --data.root DIR, and nothing else.")
@@ -286,6 +290,8 @@ def report(
         page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
     elif model is not None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    elif not Path(first).exists():
+        raise UserError(f"{first} does not exist: give a run or a gallery.")
     elif not (Path(first) / "recipe.yaml").is_file():
         raise UserError(
             f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "
@@ -293,7 +299,7 @@ def report(
         )
     else:
         out = out or Path(first, "report.html")
-        page = write_report(first, *others, out=out, root=data_root, projection=map, report=say)
+        page = write_report(first, *others, out=out, root=data_root, projection=map, new_images=new_images, report=say)
     print(f"Wrote {page}")
 
 

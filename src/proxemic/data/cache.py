@@ -125,7 +125,7 @@ class CacheConfig:
             f"{len(cuts):,} images are read from the cache {path} ({_megabytes(file.size)}), shrunk to a shorter side "
             f"of {side} pixels{without}."
         )
-        return Splits(train, validation, test, (*splits.notes, *damage, note))
+        return replace(splits, train=train, validation=validation, test=test, notes=(*splits.notes, *damage, note))
 
 
 class _Shrinking(NamedTuple):

@@ -149,12 +149,15 @@ class Splits:
         validation: Images of other classes; None if nothing is held out.
         test: Images of further classes; None if the model is evaluated in another way, such as on pairs of faces.
         notes: Facts that the user must know, one sentence each.
+        rows: Path within the data, label and split of each image, by which a run finds its split again; None if the
+            images are not files.
     """
 
     train: ImageSet
     validation: ImageSet | None
     test: ImageSet | None
     notes: tuple[str, ...] = ()
+    rows: Rows | None = None
 
     @property
     def test_images(self) -> ImageSet:

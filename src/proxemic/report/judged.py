@@ -18,6 +18,7 @@ from proxemic.data import ImageSet
 from proxemic.data.embeddings import RowLabels, rows_of_images
 from proxemic.data.reading import UnreadableImageError
 from proxemic.data.roots import picture_named
+from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import Interval, RetrievalMetrics, RetrievalResults
@@ -106,6 +107,7 @@ def judge_run(
     *,
     root: str | Path | None = None,
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
+    new_images: NewImages = "leave",
     report: Callable[[str], object] | None = None,
 ) -> Judged:
     """Embed the test classes of a run, or its validation classes if it has no test.
@@ -115,15 +117,20 @@ def judge_run(
         others: Further runs, which embed the same pictures.
         root: Embed other labelled pictures, a folder or a table, as `proxemic.evaluate` takes them by ``data.root``.
         embedded: The embeddings of a test by `proxemic.train` (`TrainingResult`); empty embeds the pictures again.
+        new_images: ``join`` adds pictures that came after the run began to the split of their class, ``leave`` leaves
+            them out.
         report: Called with notes for the user; None logs them.
 
     Raises:
         UserError: If a run is not finished, holds no class out, or its pictures are missing.
     """
     report = report or getLogger("proxemic").info
-    run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run))
+    run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run), new_images)
     split, images = _held_out(run) if root is None else _elsewhere(run, root, report)
-    parts = dict(embedded if split == "test" and embedded and root is None else _embed_all(run, images))
+    is_known = split == "test" and root is None and len(embedded.get("test", ())) == len(images)
+    for note in () if is_known or root is not None else run.splits.notes:
+        report(note)
+    parts = dict(embedded if is_known else _embed_all(run, images))
     own = parts.pop("test")
     beside = []
     for other in map(FinishedRun, map(Path, others)):

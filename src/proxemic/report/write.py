@@ -8,6 +8,7 @@ from types import MappingProxyType
 from jaxtyping import Float
 from torch import Tensor
 
+from proxemic.data.sources.own_source import NewImages
 from proxemic.errors import UserError
 from proxemic.files import write_text
 from proxemic.models import read_checksum
@@ -32,6 +33,7 @@ def write_report(
     root: str | Path | None = None,
     projection: Projection | None = None,
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
+    new_images: NewImages = "leave",
     report: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a page about a run, and others beside it: one file that opens without a network.
@@ -46,6 +48,8 @@ def write_report(
         projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``;
             None takes t-SNE above two dozen classes, and principal components otherwise.
         embedded: The embeddings of the run's test by `proxemic.train`; empty embeds the pictures again.
+        new_images: Pictures that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split
+            of their class, except those of unknown classes.
         report: Called with notes for the user, such as that the pictures are gone, so that the page shows only what the
             run has recorded. None logs them.
 
@@ -62,12 +66,12 @@ def write_report(
     report, path = report or getLogger("proxemic").info, Path(out)
     check_page(path)
     check_projection(projection)  # before embedding takes minutes
-    run = FinishedRun(Path(target))
+    run = FinishedRun(Path(target), new_images)
     read_checksum(run.path)  # refuse a damaged model, although a report can do without pictures
     try:
         judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:
-        if others or root is not None:
+        if others or root is not None or new_images == "join":
             raise
         report(f"The report shows what the run has recorded, without pictures: {error}")
         judged = None

@@ -16,6 +16,7 @@ from proxemic.arrays import number_texts
 from proxemic.data import Preprocessing, Splits
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.rows import check_distinct
+from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import Interval, bootstrap_intervals
@@ -28,7 +29,7 @@ from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.searching import embed_queries
 from proxemic.retrieval.stores.store import Distance
 from proxemic.retrieval.thresholds import RATES, CalibratedThreshold, Calibration, calibration_file, format_threshold
-from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images
 
 HeldOutSplit = Literal["validation", "test"]
@@ -63,6 +64,7 @@ def calibrate(
     *,
     gallery: Gallery | str | os.PathLike[str] | None = None,
     split: HeldOutSplit | None = None,
+    new_images: NewImages = "leave",
     rates: Sequence[float] = RATES,
     level: float = 0.95,
     resamples: int = 2000,
@@ -94,6 +96,8 @@ def calibrate(
             queries.
         split: ``validation`` or ``test`` takes only these classes of the run. After calibration on the test classes,
             results on them are too good.
+        new_images: ``join`` adds pictures that came after the run began to the split of their class, ``leave`` leaves
+            them out.
         rates: False accept rates, each in (0, 1). If the pictures are too few to measure any of them, the smallest rate
             that they can measure is added.
         level: Confidence level of the intervals.
@@ -125,8 +129,10 @@ def calibrate(
     if split not in (None, *get_args(HeldOutSplit)):
         raise ValueError(f"split is {split!r} but must be validation or test")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "report": report}
+    if new_images == "join" and (source is not None or gallery is not None):
+        raise UserError("new_images adds to the split of a run: leave it out, or the source and the gallery.")
     if gallery is None:
-        held_out = _embed_held_out(embedder, source, split, **reading)
+        held_out = _embed_held_out(embedder, source, split, new_images, **reading)
     elif split is not None or isinstance(source, LabelledEmbeddings):
         raise UserError("With a gallery, unknown pictures are read from a source: leave the split or the vectors out.")
     else:
@@ -222,6 +228,7 @@ def _embed_held_out(
     embedder: Embedder,
     source: str | os.PathLike[str] | LabelledEmbeddings | None,
     split: HeldOutSplit | None,
+    new_images: NewImages,
     *,
     batch_size: int,
     workers: int,
@@ -236,7 +243,7 @@ def _embed_held_out(
                 f"{embedder.path or 'The model'} is not a run with known held-out classes: give labelled pictures "
                 "of classes that it was not trained on (--data.root)."
             )
-        splits = own_splits(run, report, test=split == "test")
+        splits = own_splits(run, report, test=split == "test", new_images=new_images)
         if split == "validation" and splits.validation is None:
             raise UserError(
                 f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled pictures of "
@@ -344,13 +351,14 @@ def run_of(embedder: Embedder) -> RunDirectory | None:
     return run if run is not None and run.recipe.is_file() else None
 
 
-def own_splits(run: RunDirectory, report: Callable[[str], object], *, test: bool) -> Splits:
+def own_splits(
+    run: RunDirectory, report: Callable[[str], object], *, test: bool, new_images: NewImages = "leave"
+) -> Splits:
     """Load a run's images with their original split; with `test`, refuse runs whose test must not be seen."""
     run.check_run(test=test)
     from proxemic.recipes.reader import read_evaluation  # which imports much
 
-    splits = run.locate(read_evaluation(run.recipe).data).load()
-    run.check_images(split_fingerprint(splits))
+    splits = run.load(run.locate(read_evaluation(run.recipe).data), new_images)
     for note in splits.notes:
         report(note)
     return splits

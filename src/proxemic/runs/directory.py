@@ -14,13 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
+import pyarrow as pa
 import safetensors.torch
 import torch
+from pyarrow import feather
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from proxemic.data import FilePixels, ImageSet, ImageSource, Splits
-from proxemic.data.sources.own_source import OwnSource
+from proxemic.data.rows import Rows
+from proxemic.data.sources.own_source import SPLIT_NAMES, NewImages, OwnSource
 from proxemic.errors import UserError
 from proxemic.files import check_regular, write_atomically, write_csv, write_json, write_text
 from proxemic.locks import LOCK
@@ -95,6 +98,7 @@ class RunDirectory:
         recipe: Every value of the recipe, defaults included (YAML).
         environment: The machine, libraries and command, a fingerprint of the images, and the number of epochs (JSON).
         classes: The names of the classes of each split, and the path of the images (JSON); missing in older runs.
+        split: Path within the data, label and split of each image (Arrow); it exists if they are the user's files.
         metrics: The final metrics (JSON); it exists once the run is finished.
         measured_before: Measurements of callbacks before the first epoch (JSON); it exists if there are such callbacks.
         history: One row per epoch (CSV).
@@ -102,7 +106,7 @@ class RunDirectory:
         frozen: The network of an ONNX file; it exists if that is the backbone.
         loss: The weights of the loss, such as proxies, in the chosen epoch.
         checkpoint: The state from which ``--resume`` continues.
-        start: The network before the first step, in a folder with ``model.json``.
+        start: The network before training, in a folder with ``model.json``.
         chosen: The chosen epoch's files; it exists if an interpolation has replaced them.
         report: A page about the run, written by the command line at the end.
         diverged: Why training stopped if loss or weights were not finite; removed when it is resumed.
@@ -113,6 +117,7 @@ class RunDirectory:
         self.recipe = path / "recipe.yaml"
         self.environment = path / "environment.json"
         self.classes = path / "classes.json"
+        self.split = path / "split.arrow"
         self.metrics = path / "metrics.json"
         self.measured_before = path / "measured-before.json"
         self.history = path / "history.csv"
@@ -174,7 +179,7 @@ class RunDirectory:
                 f"{self.path} holds another run: choose another --out, or continue that one with --resume {self.path}."
             )
         # A run killed before all of its first files were written is not a run.
-        begun = {self.environment, self.classes, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
+        begun = {self.environment, self.classes, self.split, self.checkpoint.parent, self.checkpoint.with_name(LOCK)}
         if any(path not in begun and path.suffix != ".tmp" for path in self.path.rglob("*")):
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
@@ -197,13 +202,50 @@ class RunDirectory:
         """Raise `UserError` unless the images have the classes and labels with which the run began."""
         if not self.has_images(split_fingerprint):
             raise UserError(
-                f"The images are not those that {self.path} was begun with (classes or labels differ), so its split "
-                "of them is lost: put them back, begin a new run, or evaluate other images with --data.root."
+                f"The images are not those that {self.path} was begun with (classes, labels or sequences differ), "
+                "so its split of them is lost: put them back, begin a new run, or evaluate others with --data.root."
             )
 
     def has_images(self, split_fingerprint: str) -> bool:
         """Return whether images have the classes and labels with which the run began."""
         return self.read_environment().get("images") == split_fingerprint
+
+    def begun_like(self, other: "RunDirectory") -> bool:
+        """Return whether another run began with the same images in the same split."""
+        return self.read_environment().get("images") == other.read_environment().get("images")
+
+    def load(self, source: ImageSource, new_images: NewImages = "leave", *, complete: bool = False) -> Splits:
+        """Load the run's images in its split; notes tell which have come or gone since it began.
+
+        Args:
+            source: The source of the images, in its present place.
+            new_images: What becomes of images that came later: see `OwnSource.load_again`.
+            complete: Refuse missing images.
+
+        Raises:
+            UserError: If images are missing (with ``complete``), or, for other data than the user's own files, if
+                classes or labels differ.
+            ValueError: If the images cannot be read.
+        """
+        if self.split.exists() and isinstance(source, OwnSource):
+            splits = source.load_again(self.read_split(), new_images, complete=complete)
+            if not complete:
+                return splits
+        else:
+            splits = source.load()
+        self.check_images(split_fingerprint(splits))
+        return splits
+
+    def read_split(self) -> Rows:
+        """Read ``split.arrow``; `UserError` if it is missing or damaged."""
+        try:
+            table = feather.read_table(self.split)
+            table.validate(full=True)
+            if table.column_names != ["path", "label", "split"] or not {*table["split"].to_pylist()} <= {*SPLIT_NAMES}:
+                raise ValueError("its content is wrong")
+            return Rows(table)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise UserError(f"{self.split} cannot be read ({error}): put the file back from a copy.") from error
 
     def create(
         self,
@@ -231,6 +273,9 @@ class RunDirectory:
         held_out = (None if part is None else part.class_names for part in (splits.validation, splits.test))
         classes = RunClasses(place, splits.train.class_names, *held_out, earlier=tuple(sorted(earlier)))
         write_json(self.classes, asdict(classes))
+        if splits.rows is not None:
+            with write_atomically(self.split) as temporary:
+                feather.write_feather(splits.rows.columns, str(temporary), compression="zstd")
         write_text(self.recipe, recipe_yaml)
 
     def read_classes(self) -> RunClasses | None:

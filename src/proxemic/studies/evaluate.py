@@ -5,10 +5,9 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from proxemic.addresses import is_pretrained_name
 from proxemic.errors import UserError
 from proxemic.outputs import check_output, has_columns, is_embeddings, is_evaluation
-from proxemic.studies.targets import check_outputs, check_target
+from proxemic.studies.targets import check_outputs, check_target, target_path
 from proxemic.tables import Table, format_of
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ def evaluate(
     *,
     split: Literal["train", "validation", "test", "all"] | None = None,
     by: Literal["category"] | None = None,
+    new_images: Literal["leave", "join"] = "leave",
     query: str | Path | None = None,
     gallery: str | Path | None = None,
     labels: str | Path | None = None,
@@ -47,6 +47,8 @@ def evaluate(
             ``.parquet``).
         split: Split to evaluate a model on. None takes the test split of the run's data, even if the data has moved;
             for other data, the test split that it defines, or else all images.
+        new_images: Images that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split of
+            their class, except those of unknown classes.
         by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
         query: Folder or table of query images for ``gallery``, or a file of vectors for a model of vectors.
         gallery: Folder or table of images, or file of vectors, to search; for a file of embeddings, the file of
@@ -87,7 +89,7 @@ def evaluate(
         print(evaluation.text("markdown"))
     """
     report, overrides = report or getLogger("proxemic").info, overrides or {}
-    paths = [_path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    paths = [target_path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
     query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
         None if path is None else Path(path)
         for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
@@ -138,7 +140,8 @@ def evaluate(
     options: Any = {"by_category": by is not None, "open_set_seed": seed if open_set else None, "report": report}
     where: Any = {"labels": labels, "gallery_labels": gallery_labels, "overrides": overrides}
     if all(models):
-        images, chosen, notes, request = choose_images(paths, split, query, gallery, strict=strict, **where)
+        where |= {"strict": strict, "new_images": new_images}
+        images, chosen, notes, request = choose_images(paths, split, query, gallery, **where)
         for note in notes:
             report(note)
         evaluated = evaluate_models(paths, images, chosen, request, save_embeddings=save_embeddings, **options)
@@ -146,6 +149,7 @@ def evaluate(
         for path in paths:
             check_embedding_name(path)
         given = {"query": query, "split": split, "save-embeddings": save_embeddings, "strict": strict}
+        given |= {"new-images": new_images == "join"}
         names = [*(name for name, value in given.items() if value), *(key for key in overrides if key[:4] == "data")]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
@@ -159,11 +163,3 @@ def evaluate(
         if path is not None:
             Table.of_records(rows()).write(path)
     return evaluation
-
-
-def _path(target: str | Path) -> Path:
-    if not is_pretrained_name(target):
-        return Path(target)
-    from proxemic.runs.pretrained import model_path
-
-    return model_path(target)

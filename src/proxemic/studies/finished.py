@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
+from proxemic.data.rows import first_few
+from proxemic.data.sources.own_source import NewImages
 from proxemic.errors import UserError
 from proxemic.losses.user_defined import Loss, make_loss
 from proxemic.models import EmbeddingModel, build_model, load_model
 from proxemic.recipes.reader import ReadRecipe, read_recipe
-from proxemic.runs.directory import RunDirectory, RunMetrics, split_fingerprint
+from proxemic.runs.directory import RunDirectory, RunMetrics
 from proxemic.runs.embed import embed_images, pick_device
 from proxemic.training import beginning
 from proxemic.training.recipe import Recipe
@@ -94,7 +96,12 @@ class Run:
 
 @dataclass(frozen=True)
 class FinishedRun(Run):
-    """A finished run, whose parts are read on first use; `UserError` if the run is missing or unfinished."""
+    """A finished run, whose parts are read on first use; `UserError` if the run is missing or unfinished.
+
+    ``new_images`` says what becomes of images that came after it began: see `OwnSource.load_again`.
+    """
+
+    new_images: NewImages = "leave"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,10 +119,22 @@ class FinishedRun(Run):
 
     @cached_property
     def splits(self) -> Splits:
-        """The splits of the run's data; its proxies belong to the training classes."""
-        splits = self.recipe.load()
-        self.directory.check_images(split_fingerprint(splits))
-        return splits
+        """The splits of the run's data, in which images may be missing by now (`train` refuses missing classes)."""
+        recipe = self.recipe
+        return recipe.add_noise(recipe.load_clean(partial(self.directory.load, new_images=self.new_images)))
+
+    @property
+    def train(self) -> ImageSet:
+        """The training images; `UserError` if those of a class, or of a run with label noise, are not the same."""
+        train = self.splits.train
+        if self.recipe.training.label_noise > 0:  # wrong labels are drawn anew, from all images
+            self.recipe.load_clean(partial(self.directory.load, complete=True))
+        if missing := [name for name in self.class_names if name not in {*train.class_names}]:
+            raise UserError(
+                f"{len(missing):,} training classes of {self.path} have no images any more ({first_few(missing)}): put "
+                "them back."
+            )
+        return train
 
     @cached_property
     def test(self) -> ImageSet:

@@ -1,6 +1,8 @@
 """The typed recipe, with every value that a training run depends on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from operator import methodcaller
 from typing import Any, Literal
 
 from proxemic.data import Augmentation, CacheConfig, ImageSource, Preprocessing, Splits, VectorAugmentation
@@ -130,8 +132,18 @@ class Recipe:
 
     def load(self) -> Splits:
         """Load the images, from the cache if there is one; raise `UserError` if they cannot be read."""
+        return self.add_noise(self.load_clean(methodcaller("load")))
+
+    def load_clean(self, load: Callable[[ImageSource], Splits]) -> Splits:
+        """Load the images by a function of the source, without label noise; raise `UserError` likewise."""
         try:
-            splits = self.cache.apply(self.data.load(), self.images.reduced_side, self.images.bits)
+            return self.cache.apply(load(self.data), self.images.reduced_side, self.images.bits)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def add_noise(self, splits: Splits) -> Splits:
+        """Give some training images wrong labels, as ``training.label_noise`` says."""
+        try:
             return replace(splits, train=flip_labels(splits.train, self.training.label_noise, self.seed))
         except ValueError as error:
             raise UserError(str(error)) from error

@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import check_folder, new_directory, remove_stale_temporaries, write_text
 from proxemic.locks import exclusive_lock
-from proxemic.runs.directory import RunDirectory, split_fingerprint
+from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import pick_device
 from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
@@ -41,7 +43,7 @@ class TrainingResult:
         path: The run directory.
         metrics: The content of its ``metrics.json``; empty in all processes except the first.
         embedded: The embeddings ``[N, D]`` of the test images, in order, by each network that was tested: the kept one
-            (``test``) and those before the first step (``start``, ``untrained``); empty if nothing was trained.
+            (``test``) and those before training (``start``, ``untrained``); empty if nothing was trained.
     """
 
     path: Path
@@ -121,7 +123,8 @@ def train(
         session = Session(recipe, run, processes, report, bars, on_epoch, times)
         held.enter_context(explained(session))
         with processes.main_process_first(), times.of("data"):
-            splits = recipe.load()
+            clean = recipe.load_clean(partial(run.load, complete=True) if resume else methodcaller("load"))
+            splits = recipe.add_noise(clean)
         with optional_dependency(
             "train"
         ):  # Lightning takes seconds to import, so the most common mistakes are found before
@@ -133,13 +136,11 @@ def train(
         components = build_components(session, splits)
         task, held_out = components.task, held_out_images(recipe, splits)
         introduce(recipe, splits, task.model, report)
-        if resume:
-            run.check_images(split_fingerprint(splits))
         if epochs is not None:
             check_extension(run, before, epochs, components.schedule)
         is_new = not run.checkpoint.exists()
         if recipe.training.start_from is not None and is_new:
-            report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
+            report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, clean))
         held.enter_context(cpu_threads(recipe.training.threads or threads))
         precision = settle_precision(session, task.model, resume=resume)
         _check_shared(run, processes)
@@ -147,7 +148,7 @@ def train(
             held.enter_context(_only_process(run))
             if not resume:
                 begun = {"test": test, "processes": processes.world, "precision": precision}
-                run.create(text, recipe.data, splits, earlier=trained_before(recipe), **begun)
+                run.create(text, recipe.data, clean, earlier=trained_before(recipe), **begun)
             elif epochs is not None or overrides:
                 extend(run, text)
             run.record_epochs(sum(recipe.lengths))

@@ -189,9 +189,9 @@ def test_a_checkpoint_that_is_damaged_or_hostile_is_refused(
 def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted: Path) -> None:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {
-        "recipe.yaml", "metrics.json", "history.csv", "environment.json", "classes.json", "checkpoints",
-        "model.safetensors", "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs", "seconds.json",
-        "report.html",
+        "recipe.yaml", "metrics.json", "history.csv", "environment.json", "classes.json", "split.arrow",
+        "checkpoints", "model.safetensors", "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs",
+        "seconds.json", "report.html",
     }  # fmt: skip
     metrics = json.loads((uninterrupted / "metrics.json").read_text())
     assert set(metrics["test"]) == {"recall@1", "recall@2", "ndcg@2", "map@r", "r_precision"}
@@ -222,4 +222,4 @@ def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path, here
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     (run / "metrics.json").unlink()
     (images / "class 03" / "0.png").unlink()
-    assert_refused(here("train", "--resume", run), ["images are not those", str(run)])
+    assert_refused(here("train", "--resume", run), ["class 03/0.png", str(images)])

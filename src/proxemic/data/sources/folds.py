@@ -61,4 +61,4 @@ class Fold(ImageSource):
         validates = torch.arange(classes) % self.folds == self.fold
         train, validation = order[~validates].sort().values, order[validates].sort().values
         select = splits.train.select_classes
-        return replace(splits, train=select(train), validation=select(validation))
+        return replace(splits, train=select(train), validation=select(validation), rows=None)

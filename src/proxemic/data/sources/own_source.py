@@ -1,7 +1,8 @@
 """Base class of the user's own data, with given splits or splits held out by a seed."""
 
+import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -13,11 +14,14 @@ from torch import Tensor
 
 from proxemic.data.formats.tables import SPLITS, SplitName
 from proxemic.data.images import ImageSet, ImageSource, Splits
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import Rows, first_few
 from proxemic.data.splits import hold_out
 from proxemic.data.vectors import Vectors
+from proxemic.files import readable
 from proxemic.ranges import SEEDS, check_fields
 
+NewImages = Literal["leave", "join"]
 SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
 _SPLIT_PLACES = {text: SPLIT_NAMES.index(name) for text, name in SPLITS.items()}
 
@@ -39,8 +43,8 @@ class OwnSource(ImageSource):
     """
 
     root: Path | None = None
-    test_fraction: float = 0.5
-    validation_fraction: float = 0.5
+    test_fraction: float = 0.25
+    validation_fraction: float = 0.25
     hold_out: Literal["classes", "images"] = "classes"
     split_seed: int = 0
 
@@ -89,7 +93,77 @@ class OwnSource(ImageSource):
         for name, images in (("train", train), ("validation", validation), ("test", test)):
             self._check_part(name, images)
         torn = _torn_sequences(train, validation, test) if self.hold_out == "images" else ()
-        return Splits(train, validation, test, (*notes, *torn, *rows.notes))
+        chosen = self._chosen_rows(rows, {"train": train, "validation": validation, "test": test})
+        return Splits(train, validation, test, (*notes, *torn, *rows.notes), chosen)
+
+    def load_again(self, chosen: Rows, new_images: NewImages = "leave", *, complete: bool = False) -> Splits:
+        """Read the images in a split that was chosen before, though files may have come or gone since.
+
+        Args:
+            chosen: ``rows`` of the earlier `Splits`. An image is found again by its path and label.
+            new_images: ``leave`` leaves later images out, ``join`` adds them to the split of their class (the test if
+                a class is in several splits), but leaves those of unknown classes out.
+            complete: Refuse missing images, which are otherwise named in a note.
+
+        Raises:
+            ValueError: If the data cannot be read, images are missing (with ``complete``), or too few are left.
+        """
+        rows = self.read()
+        if not isinstance(rows.pixels, FilePixels):
+            raise ValueError(f"{self.root} has no image files, by which its split could be found again.")
+        row_of = {key: row for row, key in enumerate(zip(self._names_within(rows.pixels), rows.labels, strict=True))}
+        places: dict[str, list[int]] = {split: [] for split in SPLIT_NAMES}
+        splits, split_of_class, missing = chosen.texts("split"), dict[str | None, str](), list[str]()
+        for name, label, split in zip(chosen.names, chosen.labels, splits, strict=True):
+            assert split is not None
+            if (row := row_of.pop((name, label), None)) is None:
+                missing.append(name)
+            else:
+                places[split].append(row)
+            split_of_class[label] = max(split, split_of_class.get(label, split), key=SPLIT_NAMES.index)
+        lacking = f"{len(missing):,} of {len(splits):,} ({first_few(missing)})"
+        if missing and complete:
+            raise ValueError(f"Images are missing in {self.root}, or have another label: {lacking}. Put them back.")
+        notes = [f"Left out, missing in {self.root} or with another label: {lacking}."] if missing else []
+        late = list[str]()
+        for (name, label), row in row_of.items():  # these came later
+            if new_images == "join" and label in split_of_class:
+                places[split_of_class[label]].append(row)
+            else:
+                late.append(name)
+        if joined := len(row_of) - len(late):
+            notes.append(f"{joined:,} images came after the split was made, and join the split of their class.")
+        if late:
+            end = "their classes are new" if new_images == "join" else "--new-images join adds those of known classes"
+            notes.append(f"Left out, as they came after the split was made: {len(late):,} ({first_few(late)}); {end}.")
+        parts: dict[str, ImageSet | None] = {}
+        for name, chosen_places in places.items():
+            if not chosen_places and name in splits:
+                raise ValueError(
+                    f"No {name} image is left; missing in {self.root} or with another label: {lacking}: put them back."
+                )
+            flagged = name != "train" or not rows.has("split")
+            parts[name] = ImageSet.of(rows.take(chosen_places), flagged) if chosen_places else None
+            self._check_part(name, parts[name])
+        train = parts["train"]
+        assert train is not None
+        return Splits(train, parts["validation"], parts["test"], (*notes, *rows.notes), chosen)
+
+    def _chosen_rows(self, rows: Rows, parts: Mapping[str, ImageSet | None]) -> Rows | None:
+        """Return the path, label and split of each image; None if the rows are not files."""
+        if not isinstance(rows.pixels, FilePixels):
+            return None
+        files = {split: part.pixels for split, part in parts.items() if part is not None}
+        split_of = {name: split for split, part in files.items() if isinstance(part, FilePixels) for name in part.names}
+        splits = [split_of[name] for name in rows.pixels.names]
+        return Rows.of(path=self._names_within(rows.pixels), label=rows.labels, split=splits)
+
+    def _names_within(self, files: FilePixels) -> list[str]:
+        """Return the names of files relative to the data, which may be moved."""
+        assert self.root is not None
+        base = self.root if self.root.is_dir() else self.root.parent
+        prefixes = [readable(f"{folder}{os.sep}") for folder in (base, os.path.abspath(base))]  # noqa: PTH100 - without ".."
+        return [name.removeprefix(prefixes[0]).removeprefix(prefixes[1]) for name in files.names]
 
     def load_unsplit(self) -> tuple[ImageSet, tuple[str, ...]]:
         """Read all images as one set, to evaluate a model on them; return it with notes, as in `Splits`."""

@@ -11,11 +11,11 @@ from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
 from proxemic.data.formats.tables import SplitName
 from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
+from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
-from proxemic.runs.directory import split_fingerprint
 from proxemic.runs.embed import embed_images, load_embedder, pick_device
 from proxemic.studies.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.studies.targets import is_run
@@ -103,6 +103,7 @@ def choose_images(
     gallery_labels: Path | None = None,
     strict: bool,
     overrides: dict[str, Any],
+    new_images: NewImages = "leave",
 ) -> tuple[ImageSet, str, Sequence[str], Evaluation]:
     """Load the images to evaluate models on; return also their split, notes for the user, and the settings."""
     run = RunDirectory(paths[0]) if is_run(paths[0]) else None
@@ -122,8 +123,9 @@ def choose_images(
                 "--query and --gallery."
             )
     if query is not None and gallery is not None:
-        if data_keys or split:
-            raise UserError(f"--{data_keys[0] if data_keys else 'split'} has no meaning beside --query and --gallery.")
+        given = [*data_keys, *(["split"] if split else []), *(["new-images"] if new_images == "join" else [])]
+        if given:
+            raise UserError(f"--{given[0]} has no meaning beside --query and --gallery.")
         # The data of a recipe is not used, but without a recipe there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         if _take_vectors(paths, (query, gallery)):
@@ -141,7 +143,7 @@ def choose_images(
         if "data" not in overrides and not any(key.startswith("data.root") for key in overrides):
             source = run.locate(source)
             run.check_root(source)
-    return *_load(source, trained_on, split, paths), request
+    return *_load(source, trained_on, split, paths, new_images), request
 
 
 def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
@@ -164,40 +166,51 @@ def _added(overrides: dict[str, Any], key: str, value: str) -> dict[str, Any]:
 
 
 def _load(
-    source: ImageSource, trained_on: ImageSource | None, split: SplitName | Literal["all"] | None, paths: Sequence[Path]
+    source: ImageSource,
+    trained_on: ImageSource | None,
+    split: SplitName | Literal["all"] | None,
+    paths: Sequence[Path],
+    new_images: NewImages,
 ) -> tuple[ImageSet, str, Sequence[str]]:
     """Return the images, their split, and notes; ``trained_on`` is the source of the first run's images."""
-    same, moved, given = type(trained_on) is type(source), None, False
+    run, same, moved, given = RunDirectory.of_model(paths[0]), type(trained_on) is type(source), None, False
     if isinstance(source, OwnSource):
         if isinstance(trained_on, OwnSource):
             places = [value.root and Path(value.root).resolve() for value in (trained_on, source)]
             same = places[0] == places[1]
-            moved = None if same or split else _moved_splits(source, RunDirectory(paths[0]))
+            moved = None if same or split else _moved_splits(source, run, new_images)
         if not same and moved is None and split != "all":
             given = source.gives_splits()
             split = split or ("test" if given else "all")
+        if new_images == "join" and (split == "all" or not (same or moved)):
+            raise UserError(
+                "--new-images adds images to a split of a run, but no such split is evaluated: leave it out."
+            )
         if split and (split == "all" or given):
             images, notes = source.load_unsplit() if split == "all" else source.load_split(split)
             return images, split, notes
     elif split == "all":
         raise UserError(f"--split all is for folders and tables of images: {type(source).__name__} has train and test.")
-    split, splits = split or "test", moved or source.load()
-    for path in paths:
-        # Another split of changed images could put training classes into the test.
-        if (same or moved) and is_run(path):
-            RunDirectory(path).check_images(split_fingerprint(splits))
+    split, splits = split or "test", moved or (run.load(source, new_images) if same else source.load())
+    for path in paths[1:]:
+        # The other run's split could put its training classes into the test.
+        if (same or moved) and is_run(path) and not RunDirectory(path).begun_like(run):
+            raise UserError(
+                f"{path} and {run.path} were begun with other images, or another split of them: evaluate them one by "
+                "one, or on other images with --data.root."
+            )
     images = splits.test_images if split == "test" else {"train": splits.train, "validation": splits.validation}[split]
     if images is None:
         raise UserError("There are no validation classes: data.validation_fraction is 0.")
     note = (
-        f"The images have the classes of {paths[0]}, with as many images each: they are taken for the same images in "
-        "another place, and the test classes are evaluated. If they are other images, give --split all."
+        f"The images have the names and classes of those of {paths[0]}: they are taken for the same images in another "
+        "place, and the test classes are evaluated. If they are other images, give --split all."
     )
     return images, split, (*splits.notes, note) if moved else splits.notes
 
 
-def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
-    """Return the splits of a run if these may be its moved images: the same classes with as many images each."""
+def _moved_splits(source: OwnSource, run: RunDirectory, new_images: NewImages) -> Splits | None:
+    """Return the splits of a run if these may be its moved images: all are there, by name and class."""
     classes = run.read_classes()
     if classes is None or source.root is None:
         return None
@@ -205,7 +218,6 @@ def _moved_splits(source: OwnSource, run: RunDirectory) -> Splits | None:
     if not names <= {*source.class_names()}:
         return None  # without reading the images
     try:
-        splits = source.load()
-    except ValueError:
+        return run.load(source, new_images, complete=True)
+    except (UserError, ValueError):
         return None
-    return splits if run.has_images(split_fingerprint(splits)) else None
