@@ -10,6 +10,7 @@ from torch import Tensor
 
 from proxemic.analysis import confused_pairs
 from proxemic.errors import UserError
+from proxemic.metrics.exact import Distance, all_distances
 from proxemic.models import read_checksum
 from proxemic.pages import Section, chart, table
 from proxemic.report.judged import Judged, name_of, render, shown
@@ -98,12 +99,8 @@ def distances(judged: Judged) -> Section | None:
     return Section("Distances", shown + table(table_of) + said)
 
 
-def _distances(rows: Float[Tensor, "rows dim"], distance: str) -> Float[Tensor, "rows rows"]:
-    rows = rows.double()
-    if distance == "cosine":
-        rows = torch.nn.functional.normalize(rows, dim=1)
-        return (1 - rows @ rows.T).clamp_min(0)
-    return torch.cdist(rows, rows)
+def _distances(rows: Float[Tensor, "rows dim"], distance: Distance) -> Float[Tensor, "rows rows"]:
+    return all_distances(rows, rows, distance).double()
 
 
 def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
