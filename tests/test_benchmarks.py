@@ -103,6 +103,11 @@ TABLES: dict[str, list[list[str]]] = {
     "sampling.py": LAYOUTS,
     "intervals.py": [["3", "recall@1"], ["3", "map@r"]],
     "retrieval.py": [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "256")],
+    "calibration.py": [
+        *(["0", "features", "calibrate", rate] for rate in ("10", "1")),
+        *(["0", "whitened", origin, rate] for origin in ("calibrate", "as they are") for rate in ("10", "1")),
+        *([vectors, rate] for vectors in ("features", "whitened") for rate in ("10", "1")),
+    ],
     "cleaning.py": [["Glyphs", "0", "288", "14"]],
     "serving.py": [["convnet", "16"]],
 }

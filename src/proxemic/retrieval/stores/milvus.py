@@ -307,6 +307,7 @@ class MilvusStore(RemoteStore):
             "columns": state.further,
             "index": state.index,
             "roots": state.roots,
+            "calibration": state.calibration,
         }
         with in_a_sentence(self.address):
             row = {"name": self._name, "state": content, "vector": [0.0, 0.0]}
@@ -328,6 +329,9 @@ class MilvusStore(RemoteStore):
     def add_roots(self, roots: Sequence[str]) -> None:
         state = self._state()
         self._write(replace(state, roots=merge_roots([*state.roots, *roots])))
+
+    def keep_calibration(self, content: Mapping[str, Any]) -> None:
+        self._write(replace(self._state(), calibration=dict(content)))
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         digests = [_digest(path) for path in paths]
@@ -495,6 +499,7 @@ def _read(server: Server) -> State:
             tuple(state["columns"]),
             state["index"],
             tuple(state["roots"]),
+            state["calibration"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error
