@@ -362,7 +362,7 @@ def test_what_cannot_be_done_is_one_sentence(copy: Path, folder: Path, tmp_path:
         shutil.copy(copy / name, bare)
     assert_refused(here("calibrate", bare), ["is not a run", "--data.root"])
     assert_refused(here("calibrate", tmp_path), ["is not a model"])
-    assert_refused(here("calibrate", copy, "--rate", "2"), ["--rate is 2"])
+    assert_refused(here("calibrate", copy, "--rate", "2"), ["rate is 2"])
     assert_refused(here("calibrate"), ["--gallery"])
     assert_refused(here("calibrate", copy, "--data.seed", "1"), ["--data.seed is not known here"])
     assert_refused(here("calibrate", copy, "--data.root", tmp_path / "none"), ["none", "does not exist"])
