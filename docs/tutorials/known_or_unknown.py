@@ -44,8 +44,8 @@ print(f"kept epoch {result.metrics['epoch']}, the best on validation classes (0 
 #
 # Each picture of a held-out class searches the pictures of all *other* classes, as one does whose class no gallery
 # has. It is a false accept at a threshold if its nearest picture there is within it. The threshold for a rate of 0.1
-# lets at most one in ten of such pictures pass. `calibrate` keeps the threshold beside the model, and prints the range of
-# false accepts in random halves of the classes.
+# lets at most one in ten of such pictures pass. `calibrate` keeps the threshold beside the model, and prints the range
+# of false accepts in random halves of the classes.
 
 # %%
 calibration = calibrate(run, rate=0.1)

@@ -71,7 +71,7 @@ def export_gallery(
     if info.model is not None and not is_pretrained_name(info.model):
         report = report or getLogger("proxemic").info
         report(f"The model of its vectors is not in the file: keep {info.model}, too.")
-    texts = {_KEY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
+    texts = {_KEY: json.dumps(facts, sort_keys=True), MADE_BY: info.embedder, PRECISION: info.precision}
     fields = [*((name, pa.string()) for name in names), *_lists(info).items()]
     schema = pa.schema(fields, {key: text for key, text in texts.items() if text})
     rows = 0
