@@ -103,11 +103,6 @@ TABLES: dict[str, list[list[str]]] = {
     "sampling.py": LAYOUTS,
     "intervals.py": [["3", "recall@1"], ["3", "map@r"]],
     "retrieval.py": [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "256")],
-    "calibration.py": [
-        *(["0", "features", "calibrate", rate] for rate in ("10", "1")),
-        *(["0", "whitened", origin, rate] for origin in ("calibrate", "as they are") for rate in ("10", "1")),
-        *([vectors, rate] for vectors in ("features", "whitened") for rate in ("10", "1")),
-    ],
     "cleaning.py": [["Glyphs", "0", "288", "14"]],
     "serving.py": [["convnet", "16"]],
 }
@@ -185,6 +180,18 @@ def test_the_errors_of_products() -> None:
         for exact in ("float32", "split"):
             assert errors[exact][1] < 1e-5 < 10 * errors["half"][1] < 1e-1
         assert errors["half"][1] < errors["bfloat16"][1]
+
+
+def test_thresholds_of_whitened_galleries_hold_for_unknown_classes() -> None:
+    rows = table("calibration.py", "--smoke")
+    factors = {tuple(row[1:4]): float(row[6]) for row in rows if row[0] == "0"}
+    kinds = [("features", "calibrate"), ("whitened", "calibrate"), ("whitened", "as they are")]
+    assert [*factors] == [(*kind, rate) for kind in kinds for rate in ("10", "1")]
+    assert factors["whitened", "calibrate", "10"] < 1.5 < factors["whitened", "as they are", "10"]
+    covered = rows[-4:]
+    assert [row[:2] for row in covered] == [[name, rate] for name in ("features", "whitened") for rate in ("10", "1")]
+    for row in covered:
+        assert sum(map(float, row[4:])) == pytest.approx(100, abs=0.2)
 
 
 def test_thresholds_and_groups_of_photographs() -> None:
