@@ -33,7 +33,7 @@ from proxemic.data import Preprocessing
 from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.formats.tables import IMAGE_COLUMNS, read_table
 from proxemic.data.rows import number_labels
-from proxemic.metrics.open_set import leave_classes_out
+from proxemic.metrics.open_set import nearest_other_classes
 from proxemic.models.backbones.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
 from proxemic.retrieval.curation.clustering import cluster
@@ -105,7 +105,7 @@ def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) 
     """Learn thresholds, and count how many unknown photographs pass."""
     embedder, (validation, tested) = photographs.embedder, photographs.classes
     passed = defaultdict[str, list[tuple[float, ...]]](list)
-    options: dict[str, Any] = {"rates": [RATE], "resamples": 0, "keep": False}
+    options: dict[str, Any] = {"rate": RATE, "keep": False}
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         order = rng.permutation(tested)
@@ -117,18 +117,15 @@ def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) 
             gallery.add_vectors(searched, [str(row) for row in range(len(names))], names)
             numbers = number_labels(names).labels
             assert numbers is not None
-            left_out = leave_classes_out(searched, numbers, distance="cosine", false_alarm_rates=[RATE]).non_mated
+            left_out, _ = nearest_other_classes(searched, numbers, searched, numbers, distance="cosine", k=1)
             nearest = gallery.neighbours(embedder.embed(unknown), 1).distances[:, 0]
             learnt = {"the gallery": calibrate(embedder, gallery=gallery, **options)}
             for size in sizes:
                 content = photographs.labelled(rng.permutation(validation)[:size])
                 learnt[f"{size} classes"] = calibrate(embedder, content, **options)
         for name, calibration in learnt.items():
-            found = calibration.thresholds[0]
-            shares = [
-                float(np.mean(np.asarray(distances) <= found.threshold)) for distances in (left_out.distances, nearest)
-            ]
-            passed[name].append((found.false_accepts, *shares))
+            shares = [float(np.mean(np.asarray(item) <= calibration.threshold)) for item in (left_out, nearest)]
+            passed[name].append((calibration.false_accepts, *shares))
     means = {name: [fmean(column) for column in zip(*values, strict=True)] for name, values in passed.items()}
     rows = [[name, *map(percent, [*means[name], max(shares[-1] for shares in passed[name])])] for name in passed]
     header = ["threshold learnt from", "false accepts there", "gallery, classes left out", "unknown classes", "at most"]
@@ -139,7 +136,7 @@ def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) 
 def measure_groups(photographs: Photographs) -> Table:
     """Group the test classes."""
     validation, tested = photographs.classes
-    calibrate(photographs.embedder, photographs.labelled(validation), rates=[0.1, RATE], resamples=0)
+    calibrate(photographs.embedder, photographs.labelled(validation), rate=0.1)
     file, count = photographs.run.with_name("test.parquet"), len(tested)
     vectors, labels = photographs.of(tested)
     write_table(file, vectors.numpy(), label=labels)

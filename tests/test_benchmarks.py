@@ -171,6 +171,18 @@ def test_the_errors_of_products() -> None:
         assert errors["half"][1] < errors["bfloat16"][1]
 
 
+def test_thresholds_of_whitened_galleries_hold_for_unknown_classes() -> None:
+    rows = table("calibration.py", "--smoke")
+    factors = {tuple(row[1:4]): float(row[6]) for row in rows if row[0] == "0"}
+    kinds = [("features", "calibrate"), ("whitened", "calibrate"), ("whitened", "as they are")]
+    assert [*factors] == [(*kind, rate) for kind in kinds for rate in ("10", "1")]
+    assert factors["whitened", "calibrate", "10"] < 1.5 < factors["whitened", "as they are", "10"]
+    covered = rows[-4:]
+    assert [row[:2] for row in covered] == [[name, rate] for name in ("features", "whitened") for rate in ("10", "1")]
+    for row in covered:
+        assert sum(map(float, row[4:])) == pytest.approx(100, abs=0.2)
+
+
 def test_thresholds_and_groups_of_photographs() -> None:
     unknown, groups = run("photographs.py", "--smoke").split("\n\n|  | groups")
     learnt_from = [line.split("|")[1].strip() for line in unknown.splitlines()[4:7]]

@@ -14,7 +14,7 @@ import _experiments as shared
 
 from proxemic.studies.comparison.directory import Result
 from proxemic.studies.comparison.statistics import seed_variation
-from proxemic.tables import MISSING, Table
+from proxemic.tables import Table
 
 CLAIMS = (
     ("softmax-mean-proxy", "softmax"),
@@ -113,9 +113,8 @@ def spread(runs: Runs) -> Table:
     rows = []
     for metric, name in shared.METRICS.items():
         if (found := seed_variation(results, metric, "recall@1")) is not None:
-            ratio = "{:.2f} ({:.2f} to {:.2f})".format(*found.ratio) if found.ratio else MISSING
             shown = (f"{100 * found.seeds:.2f}", f"{100 * found.recipes:.2f}", f"{found.separability:.1f}")
-            rows.append([name, *shown, ratio])
+            rows.append([name, *shown, found.ratio_text()])
     columns = ["over seeds", "of losses' means", "losses / seeds", "over seeds, to Recall@1's"]
     return Table(["metric", *columns], rows)
 

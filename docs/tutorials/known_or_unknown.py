@@ -24,7 +24,7 @@ folder = Path(tempfile.mkdtemp())
 # ## A model
 #
 # The classes are characters, and their pictures twelve typefaces. The recipe holds out 24 of the 64 training classes
-# for validation; the thresholds will be learnt from these.
+# for validation; the threshold will be learnt from these.
 
 # %%
 recipe = proxemic.recipes.load(
@@ -44,11 +44,11 @@ print(f"kept epoch {result.metrics['epoch']}, the best on validation classes (0 
 #
 # Each picture of a held-out class searches the pictures of all *other* classes, as one does whose class no gallery
 # has. It is a false accept at a threshold if its nearest picture there is within it. The threshold for a rate of 0.1
-# lets at most one in ten of such pictures pass. `calibrate` keeps the thresholds beside the model, with an interval
-# from a bootstrap over classes.
+# lets at most one in ten of such pictures pass. `calibrate` keeps the threshold beside the model, and prints the range
+# of false accepts in random halves of the classes.
 
 # %%
-calibration = calibrate(run, rates=[0.1, 0.05])
+calibration = calibrate(run, rate=0.1)
 print(calibration.text())
 
 # %% [markdown]
@@ -81,7 +81,7 @@ print(
 # %% [markdown]
 # Compare the share of unknown pictures that pass with the rate that was asked for. The gallery is about as large as
 # the held-out set, as it should be: in a larger one a picture has more chances to come near another. But the
-# threshold comes from 24 classes only, and its interval above is wide: classes that happen to be more alike than
+# threshold comes from 24 classes only, and the range above is wide: classes that happen to be more alike than
 # others make it stricter, and fewer known pictures are named. The known queries come in typefaces that the gallery
 # lacks, so that they lie farther from it than pictures did from those of their class in the calibration. Hold out as
 # many classes as you can.
@@ -128,8 +128,8 @@ Image.open(folders[10] / "moved.png").resize((160, 160))  # A character that is 
 # The same from the command line:
 #
 # ```
-# proxemic calibrate runs/photos
-# proxemic recognize shop queries --rate 0.1
+# proxemic calibrate runs/photos --rate 0.1
+# proxemic recognize shop queries
 # proxemic evaluate runs/photos --open-set
 # proxemic clean photos --model runs/photos --out cleaning
 # ```

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from command_line import Here, assert_refused, warm_proxemic
-from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder
+from proxemic.retrieval import Calibration, Embedder
 
 
 def cut_first(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -39,9 +39,8 @@ def test_a_model_without_thresholds_says_how_to_learn_them(folder: Path, run: Pa
 def test_the_threshold_is_that_of_the_calibrated_model(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
     model = tmp_path / "run"
     shutil.copytree(run, model)
-    learnt = CalibratedThreshold(0.1, 0.001, *[math.nan] * 8)
-    checksum = Embedder.load(model).checksum
-    Calibration(checksum, "cosine", "photos", 7, 300, 300, 0.95, (learnt,), 0.25).write(model)
+    facts = (0.1, 0.001, 0.1, math.nan, math.nan, 0.9, 0.25)
+    Calibration(Embedder.load(model).checksum, "cosine", "photos", 7, 300, 300, *facts).write(model)
     words = ("cluster", folder, "--model", model, "--min-size", "3", "--out")
 
     def clustered(*flags: str) -> tuple[str, str]:
@@ -56,11 +55,10 @@ def test_the_threshold_is_that_of_the_calibrated_model(folder: Path, run: Path, 
     assert "no group" not in said
     for flags in (["--threshold", "0.25"], ["--method", "agglomerative"]):
         assert clustered(*flags)[0] == by_default
-    by_rate, said = clustered("--rate", "0.001")
-    assert "the threshold for 0.1 is used" in said
+    by_rate, said = clustered("--rate", "0.1")
     assert by_rate == clustered("--threshold", "0.001")[0] != by_default
     assert "Most pictures are in no group: give the number of groups" in said
-    assert_refused(cut_first(here(*words[:4], "--rate", "0.2")), ["only for 0.1"])
+    assert_refused(cut_first(here(*words[:4], "--rate", "0.2")), ["rate of 0.1, not 0.2"])
 
 
 def test_a_number_of_groups(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:

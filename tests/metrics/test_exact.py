@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.points import DISTANCES, sample
-from proxemic.metrics import nearest_neighbours
+from metrics.points import DISTANCES, oracle, sample
+from proxemic.metrics import k_reciprocal_distances, nearest_neighbours, pair_distances
 from proxemic.metrics.exact import Distance, ExactRows, distance_block, row_distances
 
 
@@ -37,3 +37,39 @@ def test_rounding_is_as_fine_as_promised() -> None:
     rows = ExactRows(points, "rows")
     error = (rows.integers(slice(None)) * rows.steps[:, None] - points).abs().amax(1) / points.abs().amax(1)
     assert error.max() <= 2.0**-22
+
+
+@pytest.mark.parametrize("offset", [2e3, 2e4])
+def test_euclidean_distances_are_as_exact_far_from_the_origin(offset: float) -> None:
+    queries, gallery = sample(50, 64, seed=1) + offset, sample(500, 64, seed=2) + offset
+    expected = oracle(queries, gallery, "euclidean")
+    distances, indices = nearest_neighbours(queries, gallery, k=5, distance="euclidean")
+    assert torch.equal(indices, expected.argsort(1)[:, :5])
+    torch.testing.assert_close(distances.double(), expected.gather(1, indices), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        pair_distances(queries, gallery[:50], distance="euclidean"), expected[:, :50].diagonal(), atol=2e-6, rtol=0
+    )
+    # In float32, these rows minus the offset are exact.
+    near = k_reciprocal_distances(queries - offset, gallery - offset, distance="euclidean")
+    far = k_reciprocal_distances(queries, gallery, distance="euclidean")
+    torch.testing.assert_close(far, near, atol=1e-5, rtol=0)
+    assert torch.equal(far.argmin(1), near.argmin(1))
+
+
+def test_the_subtracted_mean_depends_neither_on_chunks_nor_on_the_order_of_the_rows() -> None:
+    queries, gallery = sample(40, 16, seed=1) * 3 + 700, sample(3000, 16, seed=2) * 3 + 700
+    order = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
+    whole, _ = nearest_neighbours(queries, gallery, k=9, distance="euclidean")
+    for chunk_size in (1, 7):
+        found, _ = nearest_neighbours(queries, gallery[order], k=9, distance="euclidean", chunk_size=chunk_size)
+        assert torch.equal(found, whole)
+    alone = [nearest_neighbours(query[None], gallery, k=9, distance="euclidean")[0] for query in queries]
+    assert torch.equal(torch.cat(alone), whole)
+
+
+def test_rows_around_the_origin_and_whole_numbers_keep_their_distances() -> None:
+    points = sample(300, 8)
+    assert ExactRows(points, "rows", "mean").origin.abs().max() == 0  # type: ignore[union-attr]
+    whole = torch.randint(90, 100, (500, 3), generator=torch.Generator().manual_seed(0)).float()
+    distances, _ = nearest_neighbours(whole, whole, k=500, distance="euclidean")
+    assert torch.equal(distances, oracle(whole, whole, "euclidean").sort(1).values.float())

@@ -14,7 +14,8 @@ from proxemic.metrics.open_set import (
     OpenSetIdentification,
     _Sample,
     identification_of,
-    leave_classes_out,
+    nearest_other_classes,
+    nearest_others,
 )
 
 pytestmark = pytest.mark.cpu
@@ -116,18 +117,18 @@ def test_classes_are_left_out_one_by_one(rows: list[tuple[int, int, int]]) -> No
             mated.append((min(near + far), min(near) < min(far, default=math.inf)))
         alarms.append(min((abs(place - o) for o, c, _ in rows if c != label), default=math.inf))
     assume(mated)
-    found = leave_classes_out(
-        torch.tensor(places)[:, None].float(), torch.tensor(labels), distance="euclidean",
-        false_alarm_rates=(0.34,), sequences=torch.tensor(sequences),
-    )  # fmt: skip
-    assert found.mated.distances.tolist() == [item for item, _ in mated]
-    assert found.mated.correct.tolist() == [right for _, right in mated]
-    assert found.non_mated.distances.tolist() == alarms
-    if len(alarms) >= 3:
-        point = found.points[0.34]
-        passed = max(n for n in {sum(a <= d for a in alarms) for d in [-1, *alarms]} if n / len(alarms) <= 0.34)
-        assert point.false_alarm_rate == passed / len(alarms)
-        assert point.rate == sum(right and item <= point.threshold for item, right in mated) / len(mated)
+    x, of = torch.tensor(places)[:, None].float(), torch.tensor(labels)
+    found = nearest_others(x, of, distance="euclidean", sequences=torch.tensor(sequences))
+    assert found.distances.tolist() == [item for item, _ in mated]
+    assert found.correct.tolist() == [right for _, right in mated]
+    nearest, classes = nearest_other_classes(x, of, x, of, distance="euclidean", k=3)
+    assert nearest[:, 0].tolist() == alarms
+    for row, (place, label) in enumerate(zip(places, labels, strict=True)):
+        others = {c: min(abs(place - o) for o, d in zip(places, labels, strict=True) if d == c) for c in {*labels}}
+        del others[label]
+        assert nearest[row].tolist() == (sorted(others.values()) + [math.inf] * 3)[:3]
+        for distance, near in zip(nearest[row].tolist(), classes[row].tolist(), strict=True):
+            assert math.isinf(distance) or others[near] == distance
 
 
 def test_a_query_whose_class_is_only_itself_is_non_mated() -> None:

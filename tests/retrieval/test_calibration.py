@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,32 @@ from torch import nn
 from command_line import Here, assert_refused
 from images import write_folder
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.rows import number_labels
+from proxemic.data.rows import Rows, number_labels
 from proxemic.errors import UserError
+from proxemic.metrics.open_set import nearest_other_classes
 from proxemic.models import read_checksum
-from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate
+from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate, recognize, trained_head, whitened_head
+from proxemic.retrieval.heads import create_with_head
+from proxemic.retrieval.improvement import between, heads_without
+from proxemic.retrieval.items import make_items
 from vectors import some_vectors
 
 
 def embedder(dim: int = 24, checksum: str = "m" * 64) -> Embedder:
     return Embedder(nn.Flatten(), lambda _: torch.zeros(dim, 1, 1), checksum=checksum)
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a pretrained network, which is kept in a cache of its own."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    torch.manual_seed(0)
+    config = transformers.Dinov2Config(
+        hidden_size=24, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=2, image_size=16, patch_size=8
+    )
+    transformers.Dinov2Model(config).save_pretrained(tmp_path / "vit")
+    return f"hf:{tmp_path / 'vit'}"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +54,6 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
-    found = calibrate(embedder(), rows, rates=(0.1, 0.01, 0.001))
     assert rows.rows.labels is not None
     vectors, labels = rows.embeddings.double().numpy(), rows.rows.labels.tolist()
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -51,24 +66,32 @@ def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
         min((d, c == labels[i]) for j, (d, c) in enumerate(zip(distances[i], labels, strict=True)) if j != i)
         for i in range(len(labels))
     ]
-    for item in found.thresholds[:2]:
-        allowed = math.floor(item.rate * len(labels))
-        passed = sum(d <= item.threshold for d in strange)
-        assert passed == allowed
-        assert item.false_accepts == passed / len(labels)
-        assert item.true_accepts == sum(right and d <= item.threshold for d, right in own) / len(labels)
-        assert item.low < item.threshold < item.high
-        assert item.true_low < item.true_accepts < item.true_high
-    assert math.isnan(found.thresholds[2].threshold)  # of 200 pictures
-    assert (found.classes, found.images, found.distance, found.model) == (25, 200, "cosine", "m" * 64)
+    for rate in (0.1, 0.01):
+        found = calibrate(embedder(), rows, rate=rate)
+        passed = sum(d <= found.threshold for d in strange)
+        assert passed == math.floor(rate * len(labels))
+        assert found.false_accepts == passed / len(labels)
+        assert found.true_accepts == sum(right and d <= found.threshold for d, right in own) / len(labels)
+        assert 0 <= found.low < found.high
+        assert (found.rate, found.classes, found.images) == (rate, 25, 200)
+        assert (found.distance, found.model) == ("cosine", "m" * 64)
 
 
-def test_a_seed_decides_the_intervals_alone(rows: LabelledEmbeddings) -> None:
-    one, same, other = (calibrate(embedder(), rows, rates=[0.1], seed=seed).thresholds[0] for seed in (0, 0, 1))
-    assert one == same
-    assert (one.threshold, one.true_accepts) == (other.threshold, other.true_accepts)
-    assert one.low != other.low
-    assert math.isnan(calibrate(embedder(), rows, rates=[0.1], resamples=0).thresholds[0].low)
+def test_the_range_is_that_of_halves_of_the_classes_in_plain_python(rows: LabelledEmbeddings) -> None:
+    """The halves are drawn otherwise than in the library: 2,000 of them have nearly the same quantiles."""
+    assert rows.rows.labels is not None
+    vectors, labels = rows.embeddings.double().numpy(), rows.rows.labels.numpy()
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = np.where(labels[:, None] == labels, np.inf, 1 - unit @ unit.T)
+    rng, shares = np.random.default_rng(7), []
+    for _ in range(2000):
+        known = np.isin(labels, rng.permutation(25)[:12])
+        alone = np.sort(distances[known][:, known].min(1))
+        allowed = math.floor(0.1 * len(alone))
+        shares.append(float((distances[~known][:, known].min(1) <= alone[allowed - 1 : allowed + 1].mean()).mean()))
+    found = calibrate(embedder(), rows, rate=0.1)
+    assert (found.low, found.high) == pytest.approx(np.quantile(shares, [0.05, 0.95]), abs=0.03)
+    assert found.low < 0.1 < found.high
 
 
 def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() -> None:
@@ -76,69 +99,63 @@ def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() ->
     points = rng.standard_normal((120, 8))
     points[60:70] = points[:10]  # of other classes: a false accept at a distance of 0, of 20 in 120
     vectors = LabelledEmbeddings(torch.from_numpy(points), number_labels([str(row // 4) for row in range(120)]))
-    found = calibrate(embedder(8), vectors, rates=(0.5, 0.1), resamples=200)
-    usual, strict = found.thresholds
-    assert 0 < usual.low <= usual.threshold <= usual.high
+    usual, strict = (calibrate(embedder(8), vectors, rate=rate) for rate in (0.5, 0.1))
+    assert usual.threshold > 0
     assert strict.threshold < 0
     assert strict.false_accepts == strict.true_accepts == 0
-    for item in found.thresholds:
-        assert 0 <= item.low <= item.high
-        assert 0 <= item.true_low <= item.true_high <= 1
-    assert any("At a rate of 0.1 nothing is accepted" in note for note in found.notes())
-    assert "none" in found.text()
+    assert any("Nothing is accepted" in note for note in strict.notes())
+    assert "none" in strict.text()
 
 
 def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) -> None:
     found = calibrate(embedder(), rows)
     path = found.write(tmp_path / "model.safetensors")
     assert path == tmp_path / "calibration.json"
-    again = Calibration.read(tmp_path / "model.safetensors", "m" * 64)
-    assert str(again) == str(found)  # NaN is not equal to itself
+    assert Calibration.read(tmp_path / "model.safetensors", "m" * 64) == found
     with pytest.raises(UserError, match=r"belongs to another model .mmmmmmmmmmmm. than .* is now .oooooooooooo."):
         Calibration.read(tmp_path, "o" * 64)
-    with pytest.raises(UserError, match=r"has no thresholds .* learn them with proxemic calibrate"):
+    with pytest.raises(UserError, match=r"has no threshold .* learn it with proxemic calibrate"):
         Calibration.read(tmp_path / "other" / "model.safetensors")
 
 
-def test_a_rate_without_a_threshold_falls_back_to_the_smallest_that_was_learnt(rows: LabelledEmbeddings) -> None:
-    usual = calibrate(embedder(), rows, resamples=0)  # 200 pictures
-    assert usual.choose(0.1) == (usual.thresholds[0], None)
-    assert usual.choose() == (usual.thresholds[1], None)
-    for rate in (0.001, 0.004):  # asked for, and not
-        found, said = usual.choose(rate)
-        assert found == usual.thresholds[1]
-        assert f"rate of {rate:g} takes {1 / rate:,.0f} pictures to measure, not 200: the threshold for 0.01" in str(
-            said
-        )
-    coarse = calibrate(embedder(), rows, rates=(0.2, 0.1), resamples=0)
-    found, said = coarse.choose()
-    assert found == coarse.thresholds[1]
-    assert "No threshold was learnt for a false accept rate of 0.01: the threshold for 0.1 is used" in str(said)
-    with pytest.raises(UserError, match=r"for a false accept rate of 0.5, only for 0.1, 0.01: give"):
-        usual.choose(0.5)
+def test_a_rate_must_be_that_of_the_threshold_unless_it_cannot_be_measured(rows: LabelledEmbeddings) -> None:
+    usual = calibrate(embedder(), rows, rate=0.1)
+    assert usual.check_rate(None) is usual.check_rate(0.1) is None
+    for rate in (0.5, 0.01):
+        with pytest.raises(UserError, match=f"for a false accept rate of 0.1, not {rate:g}"):
+            usual.check_rate(rate)
     for rate in (0, 1, 2, math.nan, True):
         with pytest.raises(ValueError, match="must be a false accept rate"):
-            usual.choose(rate)
+            usual.check_rate(rate)
+        with pytest.raises(ValueError, match="must be a false accept rate"):
+            calibrate(embedder(), rows, rate=rate)
 
 
-def test_pictures_too_few_for_any_rate_measure_the_smallest_that_they_can(rows: LabelledEmbeddings) -> None:
+def test_pictures_too_few_for_a_rate_measure_the_smallest_that_they_can(rows: LabelledEmbeddings) -> None:
     few, said = LabelledEmbeddings(rows.embeddings[:60:3], number_labels(["a", "b"] * 10)), list[str]()
-    found = calibrate(embedder(), few, rates=(0.01, 0.001), report=said.append)
-    assert [math.isnan(item.threshold) for item in found.thresholds] == [True, True, False]
-    assert found.choose()[0].rate == 1 / 20
+    found = calibrate(embedder(), few, rate=0.01, report=said.append)
+    assert found.rate == 1 / 20
     assert any("20 pictures measure no false accept rate below 0.05" in item for item in said)
+    assert "takes 100 pictures to measure, not 20" in str(found.check_rate(0.01))
 
 
-def test_few_classes_and_a_larger_gallery_are_a_reason_for_caution(rows: LabelledEmbeddings) -> None:
-    found = calibrate(embedder(), rows)
+def test_few_classes_few_pictures_and_a_larger_gallery_are_a_reason_for_caution(rows: LabelledEmbeddings) -> None:
+    found = calibrate(embedder(), rows, rate=0.1)
     assert found.caution() is found.caution(400) is None
     assert "among 200 pictures, while this gallery has 401: more unknown" in str(found.caution(401))
-    assert not math.isnan(found.thresholds[0].false_low)
-    few = calibrate(embedder(), LabelledEmbeddings(rows.embeddings[:64], rows.rows.take(torch.arange(64))), rates=[0.1])
-    few = replace(few, classes=19)
-    assert "learnt from 19 classes, and with fewer than 20 no interval" in str(few.caution())
-    assert "those that resemble known classes" in str(few.caution())
-    assert "--gallery" in few.text()
+    strict = calibrate(embedder(), rows, rate=0.01)
+    assert "20 classes and 1,000 pictures" in str(strict.caution()), "two false accepts say little"
+    assert "20 classes and 1,000 pictures" in strict.text()
+    few = LabelledEmbeddings(rows.embeddings[:152], number_labels([f"{row % 19}" for row in range(152)]))
+    small = calibrate(embedder(), few, rate=0.1)
+    assert math.isnan(small.low)
+    assert "learnt from 19 classes, and with fewer than 20 no range" in str(small.caution())
+
+
+def test_pictures_that_are_alone_in_their_classes_are_calibrated(rows: LabelledEmbeddings) -> None:
+    found = calibrate(embedder(), LabelledEmbeddings(rows.embeddings[:25], number_labels([str(i) for i in range(25)])))
+    assert (found.classes, found.images, found.rate) == (25, 25, 1 / 25)
+    assert math.isnan(found.true_accepts)
 
 
 def siblings(families: int = 30, each: int = 4, pictures: int = 6) -> tuple[np.ndarray, list[str]]:
@@ -168,18 +185,21 @@ def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: 
         nearest = gallery.neighbours(vectors[unknown], 1).distances[:, 0]
         return float((nearest <= threshold).mean())
 
-    before = calibrate(model, of(held_out), rates=[0.05]).thresholds[0]
-    said: list[str] = []
-    after = calibrate(model, gallery=gallery, rates=[0.05], report=said.append)
+    before = calibrate(model, of(held_out), rate=0.05)
+    after = calibrate(model, gallery=gallery, rate=0.05)
     assert passed(before.threshold) > 10 * 0.05
-    assert passed(after.thresholds[0].threshold) < 2 * 0.05
+    assert passed(after.threshold) < 2 * 0.05
+    assert after.low < passed(after.threshold) < after.high
     assert (after.classes, after.images, after.searched) == (60, 360, 360)
+    assert Calibration.read(model.path or "", model.checksum) == before, "it belongs to the gallery"
+    assert gallery.read_calibration() == after
     # The report names the replaced threshold, and how many pictures pass it.
-    share = float(said[0].partition("which ")[2].partition(" %")[0]) / 100
-    assert share == pytest.approx(passed(before.threshold), abs=0.1)
-    assert f"0.05: {before.threshold:.4f}" in said[0]
-    assert "learnt from 42 pictures of 7 classes" in said[0]
-    assert Calibration.read(model.path or "", model.checksum).classes == 60
+    said: list[str] = []
+    calibrate(gallery=gallery, rate=0.1, report=said.append)
+    assert f"the threshold {after.threshold:.4f} for a rate of 0.05" in said[0]
+    assert "learnt from 360 pictures of 60 classes" in said[0]
+    assert f"{100 * after.false_accepts:.2f} % of the unknown pictures here pass it" in said[0]
+    assert gallery.read_calibration().rate == 0.1
 
 
 def embedder_at(folder: Path) -> Embedder:
@@ -192,7 +212,7 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
     labels = [f"class {row % 8}" if row < 40 else None for row in range(43)]
     gallery = Gallery.create(tmp_path / "shop", embedder_at(tmp_path), distance="euclidean")
     gallery.add_vectors(vectors, [str(row) for row in range(43)], labels)
-    found = calibrate(gallery.embedder, gallery=tmp_path / "shop", rates=[0.2], resamples=0).thresholds[0]
+    found = calibrate(gallery.embedder, gallery=tmp_path / "shop", rate=0.2)
 
     def nearest(query: np.ndarray, own: str | None) -> float:
         far = [math.dist(query, row) for row, of in zip(vectors, labels, strict=True) if of not in (None, own)]
@@ -204,28 +224,29 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
     unknown = vectors[:6] + rng.normal(size=(6, 24)) * 2
     file = tmp_path / "unknown.parquet"
     write_embeddings(file, LabelledEmbeddings(torch.from_numpy(unknown).float(), number_labels(["class 3", "new"] * 3)))
-    own = calibrate(gallery.embedder, file, gallery=gallery, rates=[0.5])
+    own = calibrate(gallery.embedder, file, gallery=gallery, rate=0.5)
     distances = [nearest(item, ["class 3", "new"][row % 2]) for row, item in enumerate(unknown)]
-    assert sum(distance <= own.thresholds[0].threshold for distance in distances) == 3
+    assert sum(distance <= own.threshold for distance in distances) == 3
     assert (own.classes, own.images, own.searched, own.distance) == (2, 6, 40, "euclidean")
     np.save(tmp_path / "loose.npy", unknown)
-    loose = calibrate(gallery.embedder, tmp_path / "loose.npy", gallery=gallery, rates=[0.5])
+    loose = calibrate(gallery.embedder, tmp_path / "loose.npy", gallery=gallery, rate=0.5)
     assert (loose.classes, loose.images) == (1, 6), "pictures without labels are one class"
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content: content | {"format": 1},
+        lambda content: content | {"format": 2},
         lambda content: content | {"distance": "hamming"},
         lambda content: content | {"classes": "many"},
-        lambda content: content | {"thresholds": []},
-        lambda content: content | {"thresholds": [dict.fromkeys(content["thresholds"][0], "a")]},
+        lambda content: content | {"threshold": None},
+        lambda content: content | {"low": "a"},
+        lambda content: content | {"more": 1},
         lambda content: {name: value for name, value in content.items() if name != "model"},
     ],
 )
 def test_a_damaged_file_is_one_sentence(damage, rows: LabelledEmbeddings, tmp_path: Path) -> None:
-    path = calibrate(embedder(), rows, resamples=0).write(tmp_path)
+    path = calibrate(embedder(), rows).write(tmp_path)
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
     with pytest.raises(UserError, match=r"is not a calibration that this version can read"):
         Calibration.read(tmp_path)
@@ -239,18 +260,20 @@ def test_a_run_is_calibrated_by_its_validation_classes(copy: Path, here: Here) -
     assert result.returncode == 0, result.stderr
     for words in (
         f"validation classes of {copy}: 18 pictures of 3 classes",
-        "measure a rate of 0.01 and 0.001",
-        "fewer than 20",
+        "This means little",
+        "20 classes and 180 pictures",
     ):
         assert words in " ".join(result.stdout.split()), result.stdout
     kept = json.loads((copy / "calibration.json").read_text())
     assert kept["model"] == read_checksum(copy)
     assert (kept["classes"], kept["images"]) == (3, 18)  # as classes.json has them
-    found = json.loads(here("calibrate", copy, "--format", "json", "--rates", "0.2,0.5", "--split", "test").stdout)
-    assert [item["rate"] for item in found["thresholds"]] == [0.2, 0.5]
-    assert (found["data"], found["images"]) == (f"test classes of {copy}", 24)
-    assert found["thresholds"][0]["low"] is None
-    assert here("calibrate", copy, "--format", "csv").stdout.startswith("rate,threshold,low,high,false_accepts,")
+    assert kept["rate"] == 1 / 18
+    words = ("--format", "json", "--rate", "0.2", "--split", "test")
+    found = json.loads(here("calibrate", copy, *words).stdout)
+    assert (found["rate"], found["data"], found["images"]) == (0.2, f"test classes of {copy}", 24)
+    assert found["low"] is None
+    table = here("calibrate", copy, "--format", "csv").stdout
+    assert table.startswith("model,distance,data,classes,images,searched,rate,threshold,false_accepts,")
 
 
 def test_other_images_may_not_be_of_the_training_or_the_test(
@@ -290,10 +313,11 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     found = json.loads(result.stdout)
     assert (found["classes"], found["images"], found["searched"]) == (12 - len(classes["train"]), 42, 72)
     assert "5 of 12 classes" in result.stderr
-    first = (copy / "calibration.json").read_text()
-    again = here("calibrate", copy, "--gallery", tmp_path / "shop", "--rates", "0.2")
-    assert "Replaced: the thresholds that were learnt from 42 pictures of 7 classes" in again.stderr
-    assert f"0.1: {json.loads(first)['thresholds'][0]['threshold']:.4f}" in again.stderr
+    assert not (copy / "calibration.json").exists(), "it belongs to the gallery"
+    again = here("calibrate", "--gallery", tmp_path / "shop", "--rate", "0.2")
+    assert f"the threshold {found['threshold']:.4f} for a rate of 0.0238" in again.stderr
+    assert "learnt from 42 pictures of 7 classes" in again.stderr
+    assert f"Kept in {tmp_path / 'shop'}" in again.stdout
     assert "20" in again.stdout.split("│")[1], "rates and shares are all in percent"
     for name in classes["train"][:2]:
         shutil.copytree(folder / name, tmp_path / "trained" / name)
@@ -301,7 +325,7 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     refused = here("calibrate", copy, "--gallery", tmp_path / "old")
     assert_refused(refused, ["was trained on all classes", "--data.root"])
     unknown = here(
-        "calibrate", copy, "--gallery", tmp_path / "old", "--data.root", folder, "--rates", "0.3", "--format", "json"
+        "calibrate", copy, "--gallery", tmp_path / "old", "--data.root", folder, "--rate", "0.3", "--format", "json"
     )
     found = json.loads(unknown.stdout)
     assert (found["classes"], found["images"], found["searched"]) == (7, 42, 12)
@@ -310,8 +334,8 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     table = here("report", tmp_path / "old", "--out", tmp_path / "old.html")
     assert table.returncode == 0, table.stderr
     page = (tmp_path / "old.html").read_text()
-    assert "learnt from 7 classes, and with fewer than 20" in page
-    assert "intervals of a bootstrap" not in page, "of two classes there are none"
+    assert "42 pictures of 7 classes" in page
+    assert "20 classes and 34 pictures" in page
 
 
 def test_vectors_that_the_model_made_are_taken(
@@ -320,7 +344,7 @@ def test_vectors_that_the_model_made_are_taken(
     file = tmp_path / "vectors.safetensors"
     content = LabelledEmbeddings(rows.embeddings[:, :16], rows.rows)
     write_embeddings(file, content, read_checksum(copy))
-    result = here("calibrate", copy, "--data.root", file, "--format", "json", "--resamples", "50")
+    result = here("calibrate", copy, "--data.root", file, "--format", "json")
     found = json.loads(result.stdout)
     assert (found["images"], found["data"]) == (200 - 9 * 8, str(file)), "9 are of other splits"
     write_embeddings(file, content, "another")
@@ -338,8 +362,8 @@ def test_what_cannot_be_done_is_one_sentence(copy: Path, folder: Path, tmp_path:
         shutil.copy(copy / name, bare)
     assert_refused(here("calibrate", bare), ["is not a run", "--data.root"])
     assert_refused(here("calibrate", tmp_path), ["is not a model"])
-    assert_refused(here("calibrate", copy, "--rates", "0.1,2"), ["--rates is 0.1,2"])
-    assert_refused(here("calibrate", copy, "--resamples", "-1"), ["--resamples is -1"])
+    assert_refused(here("calibrate", copy, "--rate", "2"), ["rate is 2"])
+    assert_refused(here("calibrate"), ["--gallery"])
     assert_refused(here("calibrate", copy, "--data.seed", "1"), ["--data.seed is not known here"])
     assert_refused(here("calibrate", copy, "--data.root", tmp_path / "none"), ["none", "does not exist"])
     one = tmp_path / "one"
@@ -347,3 +371,88 @@ def test_what_cannot_be_done_is_one_sentence(copy: Path, folder: Path, tmp_path:
     result = here("calibrate", bare, "--data.root", one)
     assert_refused(result, ["only one class"])
     assert not (bare / "calibration.json").exists()
+
+
+def families() -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of 40 classes that come in families, and their classes."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 48, generator=generator)[torch.arange(40) % 10]
+    centres = centres + 0.6 * torch.randn(40, 48, generator=generator)
+    labels = torch.arange(40).repeat_interleave(12)
+    return centres[labels] + 0.6 * torch.randn(480, 48, generator=generator), labels
+
+
+@pytest.mark.parametrize("kept", ["whitened", "trained 3/4"])
+def test_classes_are_left_out_of_the_head_that_a_gallery_learnt_on_them(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxemic.retrieval.improvement._LEAST_STEPS", 40)
+    features, labels = families()
+    known = labels < 20
+    own, names = labels[known], [f"{label:02d}" for label in labels[known].tolist()]
+    head = whitened_head(features[known])
+    if kept != "whitened":
+        head = between(head, trained_head(head, features[known], own), 0.75)
+    with create_with_head(tmp_path / "shop", head, kept, None, None) as store, torch.no_grad():
+        items = make_items(Rows.of(path=[f"{row}" for row in range(240)], label=names))
+        store.add(head(features[known]).numpy(), items, features[known].numpy())
+    found = calibrate(gallery=tmp_path / "shop", rate=0.1)
+    gallery = Gallery.open(tmp_path / "shop")
+    vectors = gallery.embedder.embed(features[~known])
+
+    def passed(threshold: float) -> float:
+        return float((gallery.neighbours(vectors, 1).distances[:, 0] <= threshold).mean())
+
+    made = gallery.embedder.embed(features[known])
+    distances, _ = nearest_other_classes(made, own, made, own, distance="cosine", k=1)
+    assert passed(float(distances.quantile(0.1))) > 0.3, "the head has seen the classes that play the unknown ones"
+    assert 0.05 < passed(found.threshold) < 0.2
+    assert found.low < passed(found.threshold) < found.high
+    assert recognize(gallery, saved(tmp_path / "x.npy", features[~known]), rate=0.1).threshold == found.threshold
+
+
+def test_a_whitening_without_a_class_is_that_of_the_other_classes() -> None:
+    features, labels = families()
+    groups = torch.where(labels < 38, labels // 10, -1)
+    heads = dict(heads_without(features, labels, groups, "whitened", dim=20))
+    assert [*heads] == [0, 1, 2, 3]
+    for group, head in heads.items():
+        expected = whitened_head(features[groups != group], 20)
+        torch.testing.assert_close(head(features), expected(features), atol=1e-5, rtol=0)
+
+
+def saved(path: Path, vectors: torch.Tensor) -> Path:
+    np.save(path, vectors.numpy())
+    return path
+
+
+def test_a_threshold_of_one_gallery_is_not_that_of_another_with_the_same_network(
+    named: str, folder: Path, tmp_path: Path, here: Here
+) -> None:
+    cars, faces = tmp_path / "cars", tmp_path / "faces"
+    for place in (cars, faces):
+        assert here("gallery", "create", place, folder, "--model", named).returncode == 0
+    learnt = here("calibrate", named, "--gallery", faces, "--rate", "0.2", "--format", "json")
+    assert learnt.returncode == 0, learnt.stderr
+    query = folder / "class 00" / "0.png"
+    assert here("recognize", faces, query).returncode == 0
+    assert_refused(here("recognize", cars, query), ["has no threshold", f"proxemic calibrate --gallery {cars}"])
+    # Without a gallery, the threshold is printed and kept nowhere.
+    alone = here("calibrate", named, "--data.root", folder, "--rate", "0.2")
+    assert "Not kept" in alone.stdout
+    assert_refused(here("recognize", cars, query), ["has no threshold"])
+    grouped = here("cluster", folder, "--model", named, "--min-size", "3")
+    assert grouped.returncode == 0, grouped.stderr
+    assert "Groups are joined" not in grouped.stderr
+
+
+def test_a_whitened_gallery_is_calibrated_with_the_name_of_its_network(
+    named: str, folder: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxemic.retrieval.gallery.ENOUGH_TO_WHITEN", 70)
+    gallery = Gallery.create(tmp_path / "shop", named, folder)
+    assert gallery.store.info.head == "whitened"
+    found = calibrate(named, gallery=gallery, rate=0.2)
+    assert found == Gallery.open(tmp_path / "shop").read_calibration()
+    with pytest.raises(UserError, match="is not the model of"):
+        calibrate("timm:tf_efficientnet_lite0", gallery=gallery)

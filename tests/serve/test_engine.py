@@ -21,7 +21,7 @@ from PIL import Image
 from images import tiled
 from proxemic.allocator import give_back_freed_memory
 from proxemic.errors import UserError
-from proxemic.retrieval import CalibratedThreshold, Calibration, Embedder, Gallery
+from proxemic.retrieval import Calibration, Embedder, Gallery
 from proxemic.serve import pictures
 from proxemic.serve.engine import Engine
 from proxemic.serve.limits import Limits, Refused
@@ -207,7 +207,7 @@ def test_the_worst_picture_takes_bounded_memory(shelf: Path) -> None:
 
 
 def test_a_threshold_that_is_asked_for_must_be_there(shelf: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no thresholds"):
+    with pytest.raises(UserError, match="has no threshold"):
         Engine(str(shelf / "shop"), rate=0.1)
     with pytest.raises(UserError, match="holds no gallery"):
         Engine(str(tmp_path))
@@ -217,20 +217,18 @@ def test_a_threshold_from_few_classes_is_doubted(shelf: Path, tmp_path: Path) ->
     for name in ("model", "shop"):
         shutil.copytree(shelf / name, tmp_path / name)
     model = Embedder.load(tmp_path / "model")
-    learnt = CalibratedThreshold(0.1, 0.25, *[math.nan] * 8)
-    few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.95, (learnt,), 0.3)
+    few = Calibration(model.checksum, "cosine", "faces", 5, 50, 50, 0.1, 0.25, 0.1, math.nan, math.nan, 0.9, 0.3)
     few.write(tmp_path / "model")
     paths = str(tmp_path / "shop"), str(tmp_path / "model")
     with opened(*paths) as (engine, _):
         about = engine.about()
-        assert (about["threshold"], about["rate"]) == (0.25, 0.1), "the smallest rate that was learnt"
-        assert "the threshold for 0.1 is used" in about["notes"][0]
-        assert "learnt from 5 classes, and with fewer than 20" in about["notes"][1]
-        assert "proxemic calibrate" in engine.messages[2], "the terminal is told what to do"
-    replace(few, classes=40, thresholds=(replace(learnt, rate=0.01),)).write(tmp_path / "model")
+        assert (about["threshold"], about["rate"]) == (0.25, 0.1)
+        assert "learnt from 5 classes, and with fewer than 20" in about["notes"][0]
+        assert "proxemic calibrate" in engine.messages[1], "the terminal is told what to do"
+    replace(few, classes=40, images=400, low=0.05, high=0.2).write(tmp_path / "model")
     with opened(*paths) as (engine, _):
         assert engine.about()["notes"] == engine.messages == []
-    with pytest.raises(UserError, match=r"rate of 0.2, only for 0.01"):
+    with pytest.raises(UserError, match=r"rate of 0.1, not 0.2"):
         Engine(*paths, rate=0.2)
 
 

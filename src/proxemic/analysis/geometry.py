@@ -13,7 +13,7 @@ from proxemic.analysis.drawing import add_legend, hide_frame, new_figure
 from proxemic.losses.checks import check_positive
 from proxemic.metrics import nearest_neighbours
 from proxemic.metrics.arrays import as_integers
-from proxemic.metrics.exact import Distance, ExactRows, check_distance, distance_block
+from proxemic.metrics.exact import Distance, check_distance, comparable_rows, distance_block
 
 WITHIN, BETWEEN = "#0072b2", "#d55e00"
 MOST_PAIRS = 2**27
@@ -53,7 +53,7 @@ class Pairs:
         if shape[0] ** 2 > max_pairs:
             shuffled = torch.randperm(shape[0], generator=torch.Generator().manual_seed(seed))
             anchors = shuffled[: max_pairs // shape[0]].sort().values
-        self.rows = ExactRows(embeddings, "embeddings")
+        self.rows, _ = comparable_rows(embeddings, embeddings, distance, ("embeddings", "embeddings"))
         self.distance: Distance = distance
         self.anchors, self.labels = (value.to(self.rows.rows.device) for value in (anchors, labels))
 

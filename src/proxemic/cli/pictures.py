@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from proxemic.addresses import without_password
+from proxemic.addresses import is_pretrained_name, without_password
 from proxemic.allocator import share_one_heap
 from proxemic.cli.derive import options_of
 from proxemic.cli.notes import say, say_unreadable
@@ -53,43 +53,44 @@ def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **op
 
 @options_of("proxemic.retrieval:calibrate", but=["keep"])
 def calibrate(
-    model: str,
+    model: str | None = None,
     /,
     *,
     gallery: str | None = None,
     data_root: str | None = None,
-    rates: Sequence[float] = (0.1, 0.01, 0.001),
     format: Literal["table", "json", "csv", "markdown"] = "table",
     **options: Any,
 ) -> None:
     """Learn from held-out classes how near a picture must be to be recognised.
 
     The classes must not be in the model's training: a run's validation classes, or others. Each picture searches those
-    of all other classes; it is a false accept if its nearest picture there is within the threshold. The thresholds are
-    written to calibration.json beside the model, where proxemic recognize finds them. Intervals come from a bootstrap
-    over classes, and need at least 20.
+    of all other classes; it is a false accept if its nearest picture there is within the threshold. The threshold is
+    kept in the gallery or, without --gallery, in calibration.json beside the run or the model file, where proxemic
+    recognize finds it; for a model by name, it is only printed.
 
     Args:
-        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME.
-        gallery (GALLERY): Learn thresholds for this gallery, at its size: each of its classes in turn plays the unknown
-            class, or the classes of --data.root do.
+        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; with --gallery, it is
+            known already.
+        gallery (GALLERY): Learn the threshold for this gallery, at its size: each of its classes in turn plays the
+            unknown class, or the classes of --data.root do.
         data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes in
             the run's training are left out, and those in its test if there are others. With --gallery, pictures of
             unknown classes, with or without labels.
-        rates (RATES)
+        rate (RATE)
     """
-    say(f"Calibrating {model}")
+    say(f"Calibrating {model if gallery is None else without_password(gallery)}")
     from proxemic.retrieval import calibrate
     from proxemic.retrieval.thresholds import calibration_file
-    from proxemic.runs.pretrained import model_path
 
-    if not rates or not all(0 < rate < 1 for rate in rates):
-        text = ",".join(map(str, rates))
-        raise UserError(f"--rates is {text}, but must be rates above 0 and below 1 with commas, as 0.1,0.01 is.")
-    calibration = calibrate(model, data_root, gallery=gallery, rates=rates, report=say, **options)
+    calibration = calibrate(model, data_root, gallery=gallery, report=say, **options)
     print(calibration.text(format))
     if format == "table":
-        print(f"Kept in {calibration_file(model_path(model))}")
+        if gallery is not None:
+            print(f"Kept in {without_password(gallery)}")
+        elif model is not None and is_pretrained_name(model):
+            print("Not kept: a threshold belongs to the gallery on which it was learnt (--gallery)")
+        elif model is not None:
+            print(f"Kept in {calibration_file(model)}")
 
 
 @options_of("proxemic.retrieval:clean")
@@ -251,9 +252,9 @@ def recognize(
 ) -> None:
     """Name what pictures show by the labels of a gallery, or report them as unknown.
 
-    A picture gets the label of the nearest labelled picture if it is near enough: within a threshold that proxemic
-    calibrate has learnt for the gallery's model, or a distance of your own. Queries with labels are counted as right,
-    wrong or unknown. Unreadable queries are listed; the exit code is 2 if no query is readable.
+    A picture gets the label of the nearest labelled picture if it is near enough: within the threshold that proxemic
+    calibrate has learnt for the gallery or its run, or a distance of your own. Queries with labels are counted as
+    right, wrong or unknown. Unreadable queries are listed; the exit code is 2 if no query is readable.
     """
     say(f"Recognising by {without_password(gallery)}")
     from proxemic.retrieval import Gallery, recognize

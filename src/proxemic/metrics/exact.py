@@ -4,6 +4,9 @@ A floating-point matrix product gives slightly different bits for equal rows, de
 of the product, so equal distances would be ranked arbitrarily. Here each row is rounded once, to at least 20 bits below
 its largest coordinate (about the precision of float32), and multiplied in float64. Every partial sum is then a whole
 number of steps below 2^53: the products are exact in any order, chunk and device.
+
+Euclidean distances far from the origin would lose digits, as |a|² + |b|² - 2ab cancels. `comparable_rows` therefore
+subtracts the gallery's mean, which is the same in every chunk, order and process.
 """
 
 import math
@@ -27,12 +30,17 @@ def check_distance(distance: str) -> None:
 
 
 class ExactRows:
-    """Embeddings in float32, whose coordinates `integers` rounds to whole numbers of steps.
+    """Embeddings in float32, whose coordinates, relative to an origin, `integers` rounds to whole numbers of steps.
 
     An MPS device has no float64, so embeddings on it are copied to the CPU.
     """
 
-    def __init__(self, embeddings: Float[Tensor, "rows ..."], name: str) -> None:
+    def __init__(
+        self,
+        embeddings: Float[Tensor, "rows ..."],
+        name: str,
+        origin: Float64[Tensor, " dim"] | Literal["mean"] | None = None,
+    ) -> None:
         if embeddings.ndim != 2 or embeddings.shape[1] == 0:
             raise ValueError(
                 f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], with at least one dimension"
@@ -40,12 +48,15 @@ class ExactRows:
         rows = embeddings.detach().float()
         check_finite(name, rows)
         self.rows: Float32[Tensor, "rows dim"] = rows.cpu() if rows.device.type == "mps" else rows
+        if isinstance(origin, str):
+            origin = self._near_mean()
+        self.origin = None if origin is None else origin.to(self.rows.device)
         # With b bits below the largest coordinate, products are at most 2^2b steps, and sums must stay within 2^53.
         bits = min(24, (53 - math.ceil(math.log2(rows.shape[1]))) // 2)
         self.steps = self.rows.new_empty(len(rows), dtype=torch.float64)
         self.squares = torch.empty_like(self.steps)
         for part in self.parts():
-            largest = self.rows[part].abs().amax(1).double()
+            largest = self._points(part).abs_().amax(1)
             largest = torch.where(largest > 0, largest, 1.0)
             # Dividing by the mantissa leaves exactly a power of two, which pow() does not guarantee.
             self.steps[part] = largest / torch.frexp(largest).mantissa * 2.0**-bits
@@ -60,7 +71,59 @@ class ExactRows:
 
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
         """Return the coordinates of some rows in whole steps."""
-        return self.rows[where].double().div_(self.steps[where, None]).round_()
+        return self._points(where).div_(self.steps[where, None]).round_()
+
+    def _points(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
+        points = self.rows[where].double()
+        return points if self.origin is None else points.sub_(self.origin)
+
+    def _near_mean(self) -> Float64[Tensor, " dim"]:
+        """Return the mean row, rounded to the spread of the rows, with the same bits in any order of the rows.
+
+        Rounding leaves rows around the origin unchanged, and whole numbers whole, so that equal distances stay equal.
+        """
+        largest = max((float(self.rows[part].abs().max()) for part in self.parts()), default=0.0)
+        step = _power_of_two(largest) * 2.0**-24
+        # A sum of whole numbers below 2^53 is exact in any order.
+        total = torch.zeros(self.rows.shape[1], dtype=torch.float64, device=self.rows.device)
+        for part in self.parts():
+            total += self.rows[part].double().div_(step).round_().sum(0)
+        mean = total * (step / max(len(self), 1))
+        spread = max((float(self.rows[part].double().sub_(mean).abs_().max()) for part in self.parts()), default=0.0)
+        unit = _power_of_two(spread)
+        return mean if spread == 0 else mean.div_(unit).round_().mul_(unit)
+
+
+def _power_of_two(value: float) -> float:
+    """Return the smallest power of two above a value."""
+    return math.ldexp(1.0, math.frexp(value)[1])
+
+
+def comparable_rows(
+    queries: Float[Tensor, "queries ..."],
+    gallery: Float[Tensor, "gallery ..."],
+    distance: Distance,
+    names: tuple[str, str] = ("queries", "gallery"),
+) -> tuple[ExactRows, ExactRows]:
+    """Return the rows whose distances `row_distances` and `distance_block` compute; Euclidean ones near the origin.
+
+    The result is one object twice if both are the same tensor.
+    """
+    itself = queries is gallery
+    found = ExactRows(gallery, names[0 if itself else 1], "mean" if distance == "euclidean" else None)
+    return found if itself else ExactRows(queries, names[0], found.origin), found
+
+
+def all_distances(
+    queries: Float[Tensor, "queries dim"], gallery: Float[Tensor, "gallery dim"], distance: Distance
+) -> Float32[Tensor, "queries gallery"]:
+    """Compute the distances of all queries to all rows of a gallery."""
+    left, right = comparable_rows(queries, gallery, distance)
+    result = torch.empty(len(left), len(right), device=right.rows.device)
+    for start in range(0, len(left), _ROWS):
+        some = torch.arange(start, min(start + _ROWS, len(left)), device=right.rows.device)
+        result[some] = distance_block(left, right, some, slice(None), distance).float()
+    return result.to(queries.device)
 
 
 def row_distances(

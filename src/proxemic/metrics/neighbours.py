@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float32, Int64, Shaped
 from torch import Tensor
 
 from proxemic.metrics.arrays import as_integers, take_arrays
-from proxemic.metrics.exact import Distance, ExactRows, check_distance, distance_block, row_distances
+from proxemic.metrics.exact import Distance, check_distance, comparable_rows, distance_block, row_distances
 from proxemic.metrics.shortlist import Shortlist, ShortlistSearch, largest
 
 EXACT_ROWS, EXACT_COLUMNS = 512, 4096  # of a float64 tile: 16 MB
@@ -34,7 +34,8 @@ def nearest_neighbours(
 
     The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Among rows at the same distance, the
     smaller index comes first. Each row is rounded to 20 to 24 bits below its largest coordinate (fewer with more
-    dimensions); smaller differences are ties.
+    dimensions); smaller differences are ties. For Euclidean distances, about the gallery's mean is subtracted first, so
+    that distances are as exact far from the origin.
 
     Memory: the results, a float32 copy of the gallery, 64 MB of scores and about 100 bytes times k for each query of a
     chunk.
@@ -96,12 +97,11 @@ class NeighbourSearch:
         labels: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> None:
         check_distance(distance)
-        self.gallery = ExactRows(gallery, "gallery" if gallery is not queries else "queries")
-        self.queries = self.gallery if queries is gallery else ExactRows(queries, "queries")
-        if queries.shape[1] != gallery.shape[1]:
+        if queries.ndim == gallery.ndim == 2 and queries.shape[1] != gallery.shape[1]:
             raise ValueError(
                 f"gallery has {gallery.shape[1]} dimensions per row but queries {queries.shape[1]}; they must agree"
             )
+        self.queries, self.gallery = comparable_rows(queries, gallery, distance)
         self.distance: Distance = distance
         self.device = self.gallery.rows.device
         if exclude is not None:

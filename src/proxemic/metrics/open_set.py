@@ -16,8 +16,8 @@ from torch import Tensor
 
 from proxemic.metrics.arrays import as_integers, check_shape, take_arrays
 from proxemic.metrics.confidence import FEWEST_CLASSES, Interval, bootstrap_statistic
-from proxemic.metrics.exact import Distance
-from proxemic.metrics.neighbours import NeighbourSearch, distances_of, relevance_of
+from proxemic.metrics.exact import Distance, comparable_rows, distance_block
+from proxemic.metrics.neighbours import EXACT_COLUMNS, EXACT_ROWS, NeighbourSearch, distances_of, relevance_of
 from proxemic.metrics.relevance import relevant_counts
 
 FALSE_ALARM_RATES = (1e-1, 1e-2, 1e-3)
@@ -176,32 +176,52 @@ def open_set_identification(
 
 
 @torch.no_grad()
-def leave_classes_out(
+def nearest_others(
     embeddings: Float[Tensor, "rows dim"],
     labels: Int64[Tensor, " rows"],
     *,
     distance: Distance,
-    false_alarm_rates: Sequence[float],
     sequences: Int64[Tensor, " rows"] | None = None,
     queries: Int64[Tensor, " queries"] | None = None,
-    unknown: tuple[Float[Tensor, "unknown dim"], Int64[Tensor, " unknown"]] | None = None,
-) -> OpenSetIdentification:
-    """Compute `open_set_identification` of rows that search themselves, with each class in turn as the unknown one.
+) -> Nearest:
+    """Find the nearest other row of those rows, or of `queries` among them, that are not alone in their class.
 
-    As a mated query, each row searches all other rows; as a non-mated query, the rows of all other classes. Rows that
-    are alone in their class are only non-mated. With sequences, mated queries ignore rows of their own sequence.
-
-    ``queries`` selects rows as queries. ``unknown``, the vectors and labels of other pictures, replaces the rows as
-    non-mated queries, which ignore rows with their label.
+    With sequences, rows of the query's sequence are ignored.
     """
     x = embeddings if queries is None else embeddings[queries]
     rows = torch.arange(len(embeddings), device=embeddings.device) if queries is None else queries
     own, sequence = labels[rows], None if sequences is None else sequences[rows]
     search = NeighbourSearch(x, embeddings, distance, rows, sequence, sequences, (own, labels))
-    mated = _nearest(search).take(_is_mated(search))
-    x, own = (x, own) if unknown is None else unknown
-    others = NeighbourSearch(x, embeddings, distance, None, own, labels, (own, labels))
-    return identification_of(mated, _nearest(others), false_alarm_rates)
+    return _nearest(search).take(_is_mated(search))
+
+
+@torch.no_grad()
+def nearest_other_classes(
+    queries: Float[Tensor, "queries dim"],
+    query_labels: Int64[Tensor, " queries"],
+    gallery: Float[Tensor, "rows dim"],
+    gallery_labels: Int64[Tensor, " rows"],
+    *,
+    distance: Distance,
+    k: int,
+) -> tuple[Float64[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
+    """Find the k nearest classes of the gallery other than the query's, by their nearest rows.
+
+    If there are fewer classes, infinite distances follow.
+    """
+    left, right = comparable_rows(queries, gallery, distance)
+    own, labels = (item.to(right.rows.device) for item in (query_labels, gallery_labels))
+    classes, parts = max(k, int(labels.max()) + 1), []
+    for rows in torch.arange(len(left), device=own.device).split(EXACT_ROWS):
+        near = torch.full((len(rows), classes), torch.inf, device=own.device)
+        for start in range(0, len(right), EXACT_COLUMNS):
+            part = slice(start, min(start + EXACT_COLUMNS, len(right)))
+            distances = distance_block(left, right, rows, part, distance).float()
+            distances.masked_fill_(own[rows, None] == labels[part], torch.inf)
+            near.scatter_reduce_(1, labels[part].expand(len(rows), -1), distances, "amin")
+        parts.append(near.topk(k, largest=False))
+    values, places = (torch.cat(item) for item in zip(*parts, strict=True))
+    return values.double().cpu(), places.cpu()
 
 
 def _nearest(search: NeighbourSearch, chunk_size: int | None = None) -> Nearest:

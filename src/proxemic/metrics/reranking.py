@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.metrics.arrays import take_arrays
-from proxemic.metrics.exact import Distance, check_distance
+from proxemic.metrics.exact import Distance, all_distances, check_distance
 
 
 @take_arrays("queries", "gallery")
@@ -67,7 +67,7 @@ def k_reciprocal_distances(
     rows = torch.cat([queries, gallery]).float()
     if distance == "cosine":
         rows = normalize(rows)
-    original = torch.cdist(rows, rows).square_().fill_diagonal_(0)
+    original = all_distances(rows, rows, "euclidean").square_()
     original /= original.max(1, keepdim=True).values.clamp(min=torch.finfo(original.dtype).tiny)
     order = original.argsort(dim=1, stable=True)
     neighbours = _reciprocal(order, k1)

@@ -84,11 +84,22 @@ def begin_at_principal_components(
 
     `make_head` must have made the head. Dimensions beyond the number of features start at zero.
     """
-    norm, layer = head[0], head[1]
-    linear = layer.base if isinstance(layer, ResidualHead) else layer
+    begin_at_components_of(head, *_mean_and_covariance(head[0](features)), whiten=whiten)
+
+
+@torch.no_grad()
+def begin_at_components_of(
+    head: nn.Sequential,
+    mean: Float64[Tensor, " features"],
+    covariance: Float64[Tensor, "features features"],
+    *,
+    whiten: bool,
+) -> None:
+    """Do the same as `begin_at_principal_components` for features that are given by their mean and covariance."""
+    linear = head[1].base if isinstance(head[1], ResidualHead) else head[1]
     assert isinstance(linear, nn.Linear)
     count = min(linear.out_features, linear.in_features)
-    weight, bias = principal_components(norm(features), count, whiten=whiten)
+    weight, bias = _components(mean, covariance, count, whiten=whiten)
     for parameter, values in ((linear.weight, weight), (linear.bias, bias)):
         parameter.zero_()
         parameter[:count] = values
@@ -122,14 +133,26 @@ def principal_components(
     >>> weight.tolist(), bias.tolist()
     ([[1.0, 0.0]], [-2.0])
     """
-    images, size = features.shape
+    size = features.shape[1]
     if not 1 <= count <= size:
         raise ValueError(f"count is {count:,}, but {size:,} features have 1 to {size:,} principal components")
+    return _components(*_mean_and_covariance(features), count, whiten=whiten)
+
+
+def _mean_and_covariance(
+    features: Float[Tensor, "images features"],
+) -> tuple[Float64[Tensor, " features"], Float64[Tensor, "features features"]]:
     if not features.isfinite().all():
         raise ValueError("the features are not finite and have no principal components: check the backbone's weights")
-    centre = features.double().mean(0)
-    centred = features.double() - centre
-    variances, vectors = torch.linalg.eigh(centred.T @ centred / (images - 1))
+    mean = features.double().mean(0)
+    centred = features.double() - mean
+    return mean, centred.T @ centred / (len(features) - 1)
+
+
+def _components(
+    mean: Float64[Tensor, " features"], covariance: Float64[Tensor, "features features"], count: int, *, whiten: bool
+) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
+    variances, vectors = torch.linalg.eigh(covariance)
     variances, weight = variances.flip(0).clamp(min=0), vectors.T.flip(0)[:count]
     # The sign of an eigenvector is arbitrary and depends on the machine.
     largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
@@ -137,7 +160,7 @@ def principal_components(
     if whiten:
         # On Cars196's validation classes, a hundredth of the mean lost up to 6 points of Recall@1 against all of it.
         weight = weight / (variances[:count, None] + variances.mean()).sqrt()
-    return weight, -weight @ centre
+    return weight, -weight @ mean
 
 
 class AvgPool(nn.Module):

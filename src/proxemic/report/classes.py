@@ -1,6 +1,5 @@
 """Sections about classes: those that are confused most, and distances within and between them."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,11 +8,9 @@ from markupsafe import Markup
 from torch import Tensor
 
 from proxemic.analysis import confused_pairs
-from proxemic.errors import UserError
-from proxemic.models import read_checksum
+from proxemic.metrics.exact import Distance, all_distances
 from proxemic.pages import Section, chart, table
 from proxemic.report.judged import Judged, name_of, render, shown
-from proxemic.retrieval import Calibration
 from proxemic.runs.verdict import BEFORE
 from proxemic.tables import Table, counted, percent
 
@@ -88,22 +85,18 @@ def distances(judged: Judged) -> Section | None:
         for side, chosen in (("within", same), ("between", ~same))
     ]
     title = f"Quantiles of the {judged.config.distance} distance of {len(same):,} pairs of {len(known):,} pictures"
-    thresholds, said = _thresholds(judged)
+    threshold, said = _threshold(judged)
     shown = chart(
-        _spec(found[judged.name], same, thresholds, judged.config.distance),
+        _spec(found[judged.name], same, threshold, judged.config.distance),
         "How far apart two pictures of one class are (within), and two of different classes (between)"
-        + (", with the thresholds that were learnt as lines." if thresholds else "."),
+        + (", with the threshold that was learnt as a line." if threshold else "."),
     )
     table_of = Table(["pairs", *(f"{100 * item:g}%" for item in _QUANTILES)], quantiles, title)
     return Section("Distances", shown + table(table_of) + said)
 
 
-def _distances(rows: Float[Tensor, "rows dim"], distance: str) -> Float[Tensor, "rows rows"]:
-    rows = rows.double()
-    if distance == "cosine":
-        rows = torch.nn.functional.normalize(rows, dim=1)
-        return (1 - rows @ rows.T).clamp_min(0)
-    return torch.cdist(rows, rows)
+def _distances(rows: Float[Tensor, "rows dim"], distance: Distance) -> Float[Tensor, "rows rows"]:
+    return all_distances(rows, rows, distance).double()
 
 
 def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
@@ -111,25 +104,20 @@ def _quantiles(values: Float[Tensor, " pairs"]) -> list[float]:
     return [float(ordered[round(item * (len(ordered) - 1))]) for item in _QUANTILES]
 
 
-def _thresholds(judged: Judged) -> tuple[dict[str, float], Markup]:
-    """Return the thresholds learnt for this model, and a sentence about them."""
-    path = judged.run.path if judged.run is not None else judged.embedder and judged.embedder.path
-    if path is None:
+def _threshold(judged: Judged) -> tuple[dict[str, float], Markup]:
+    """Return the threshold that was learnt for the gallery or run, by its name, and a sentence about it."""
+    learnt = judged.calibration
+    if learnt is None and judged.run is None:
         return {}, Markup()
-    try:
-        learnt = Calibration.read(path, read_checksum(path))
-    except UserError:
-        said = "No thresholds were learnt for this model; proxemic calibrate learns them."
+    if learnt is None:
+        said = "No threshold was learnt; proxemic calibrate learns one."
         return {}, Markup("<p><small>{}</small></p>").format(said)
-    return {
-        f"false accepts {100 * item.rate:g} %": item.threshold
-        for item in learnt.thresholds
-        if not math.isnan(item.threshold) and item.threshold >= 0
-    }, table(learnt.table())
+    named = {f"false accepts {100 * learnt.rate:g} %": learnt.threshold} if learnt.threshold >= 0 else {}
+    return named, table(learnt.table())
 
 
 def _spec(
-    found: Float[Tensor, " pairs"], same: Bool[Tensor, " pairs"], thresholds: dict[str, float], distance: str
+    found: Float[Tensor, " pairs"], same: Bool[Tensor, " pairs"], threshold: dict[str, float], distance: str
 ) -> dict[str, Any]:
     high = float(found.max()) or 1.0
     edges = torch.linspace(0, high, _BINS + 1, dtype=torch.float64)
@@ -162,8 +150,8 @@ def _spec(
             }
         ],
     }
-    if thresholds:
-        lines = [{"threshold": value, "of": name} for name, value in thresholds.items()]
+    if threshold:
+        lines = [{"threshold": value, "of": name} for name, value in threshold.items()]
         place = {"field": "threshold", "type": "quantitative"}
         spec["layer"] += [
             {

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
@@ -47,7 +48,7 @@ def write_gallery_report(
 
     It has a summary, duplicates and outliers, queries with their neighbours, a map with pictures, and why two pictures
     are near. If there are labels, it also has labels that are probably wrong, metrics of leave-one-out search, confused
-    classes, and distances with the thresholds that were learnt for the model.
+    classes, and distances with the threshold that was learnt.
 
     Args:
         address: The gallery's address, or a folder of pictures, as `open_gallery` takes them. If it has more than
@@ -124,7 +125,10 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
     config = EvaluationConfig(distance=info.distance, recall_at=(1, 10), ndcg_at=(), precision=precision)
     embeddings = torch.from_numpy(np.concatenate(vectors))
     picture = partial(picture_at, names, gallery.store.roots)
-    return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder)
+    calibration = None
+    with suppress(UserError):  # there is none
+        calibration = gallery.read_calibration()
+    return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder, calibration=calibration)
 
 
 def _verdict(judged: Judged, total: int) -> str:

@@ -1,6 +1,7 @@
 """The data that all sections of a report share: the pictures a model is judged by, and their embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from logging import getLogger
@@ -22,9 +23,9 @@ from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.metrics import Interval, RetrievalMetrics, RetrievalResults
-from proxemic.models import load_model
+from proxemic.models import load_model, read_checksum
 from proxemic.pages import environment, picture
-from proxemic.retrieval import Embedder
+from proxemic.retrieval import Calibration, Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images, pick_device
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
@@ -54,6 +55,7 @@ class Judged:
         images: The pictures as the run reads them.
         others: Other models on the same rows.
         embedder: The model, if it is available and takes pictures.
+        calibration: The threshold that `calibrate` learnt for the run or the gallery, if there is one.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Judged:
     images: ImageSet | None = None
     others: tuple["Judged", ...] = ()
     embedder: Embedder | None = None
+    calibration: Calibration | None = None
 
     @cached_property
     def metrics(self) -> RetrievalMetrics:
@@ -209,7 +212,12 @@ def _judged(
     if images.kind == "images":
         embedder = Embedder(run.model, run.recipe.images, distance=config.distance, path=run.path)
     picture = partial(picture_of, images)
-    return Judged(run.name, split, embeddings, rows, config, picture, before, run, images, others, embedder)
+    calibration = None
+    with suppress(UserError):  # there is none
+        calibration = Calibration.read(run.path, read_checksum(run.path))
+    return Judged(
+        run.name, split, embeddings, rows, config, picture, before, run, images, others, embedder, calibration
+    )
 
 
 def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:

@@ -27,12 +27,11 @@ with optional_dependency("train"):
     from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
     from proxemic.retrieval.stores import GalleryInfo, Neighbours
     from proxemic.retrieval.summary import GallerySummary, summarize_store
-    from proxemic.retrieval.thresholds import CalibratedThreshold, Calibration
+    from proxemic.retrieval.thresholds import Calibration
 
 __all__ = [
     "Added",
     "Answer",
-    "CalibratedThreshold",
     "Calibration",
     "Cleaning",
     "Clusters",

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,11 @@ from proxemic.data.embeddings import MADE_BY, PRECISION
 from proxemic.data.formats.vectors import open_parquet_file
 from proxemic.errors import UserError
 from proxemic.files import reading, write_atomically
-from proxemic.models import read_checksum
 from proxemic.outputs import GALLERY, check_output, is_gallery
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.items import OWN
 from proxemic.retrieval.stores import GalleryInfo, create_whole_store
-from proxemic.retrieval.thresholds import Calibration, calibration_file
-from proxemic.runs.pretrained import kept_at
+from proxemic.retrieval.thresholds import Calibration
 
 """The metadata key of a file, whose JSON describes the gallery besides its rows."""
 _ROWS = 8192  # rows of a row group
@@ -40,7 +37,7 @@ def export_gallery(
 
     The file has the columns ``path`` and ``label``, all further ones, ``embedding`` and, if the gallery stores them,
     ``features``. Its metadata describe as JSON the model that made the vectors, the distance, the index, the folders of
-    pictures and the calibrated thresholds of the model. `read_embeddings` and other programs can read the file. It
+    pictures and the calibrated threshold. `read_embeddings` and other programs can read the file. It
     contains neither the pictures nor the model.
 
     Args:
@@ -71,13 +68,11 @@ def export_gallery(
     store, info = gallery.store, gallery.store.info
     names = [name for name in store.columns if name != "id"]
     facts: dict[str, Any] = {"info": info.to_json(), "roots": store.roots, "index": store.index["kind"]}
-    if info.model is not None:
-        with suppress(UserError):
-            facts["calibration"] = Calibration.read(kept_at(info.model), info.embedder).to_json()
-        if not is_pretrained_name(info.model):
-            report = report or getLogger("proxemic").info
-            report(f"The model of its vectors is not in the file: keep {info.model}, too.")
-    texts = {GALLERY: json.dumps(facts), MADE_BY: info.embedder, PRECISION: info.precision}
+    facts["calibration"] = store.calibration
+    if info.model is not None and not is_pretrained_name(info.model):
+        report = report or getLogger("proxemic").info
+        report(f"The model of its vectors is not in the file: keep {info.model}, too.")
+    texts = {GALLERY: json.dumps(facts, sort_keys=True), MADE_BY: info.embedder, PRECISION: info.precision}
     fields = [*((name, pa.string()) for name in names), *_lists(info).items()]
     schema = pa.schema(fields, {key: text for key, text in texts.items() if text})
     rows = 0
@@ -137,10 +132,7 @@ def import_gallery(
         except (UserError, ValueError) as error:
             (report or getLogger("proxemic").info)(f"Its index is not built: {error}")
     if (calibration := facts["calibration"]) is not None:
-        model = kept_at(info.model or "")
-        with suppress(ValueError):  # another model, or none, is there now
-            if not calibration_file(model).exists() and read_checksum(model) == calibration.model:
-                calibration.write(model)
+        gallery.store.keep_calibration(calibration.to_json())
     return gallery
 
 

@@ -47,9 +47,9 @@ from proxemic.retrieval.stores import (
 )
 from proxemic.retrieval.stores.address import check_new_folder, is_folder
 from proxemic.retrieval.stores.store import PartlyWritten
-from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, how_to_measure
+from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, calibration_file, how_to_measure
 from proxemic.runs.embed import load_embedder
-from proxemic.runs.pretrained import kept_at, sees_only
+from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
@@ -222,7 +222,7 @@ class Gallery:
         head, path = whitened_head(sample.embeddings), embedder.path
         assert path is not None
         # The embedder itself has its batch norms folded into other weights.
-        with create_with_head(target, head, load_embedder(path), embedder.precision):
+        with create_with_head(target, head, "whitened", load_embedder(path), embedder.precision):
             pass
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
@@ -237,7 +237,7 @@ class Gallery:
     def open(cls, address: str | os.PathLike[str], embedder: Embedder | str | os.PathLike[str] | None = None) -> Self:
         """Open the gallery at an address of `open_store`; an embedder, or its path, must be the gallery's model."""
         store = open_store(os.fspath(address))
-        return cls(store, _load(embedder, store.info) if isinstance(embedder, str | os.PathLike) else embedder)
+        return cls(store, load_for(embedder, store.info) if isinstance(embedder, str | os.PathLike) else embedder)
 
     @classmethod
     def delete(cls, address: str | os.PathLike[str]) -> None:
@@ -260,7 +260,7 @@ class Gallery:
             )
         if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
-        return _checked(_load(info.model, info), info, address)
+        return _checked(load_for(info.model, info), info, address)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -516,8 +516,8 @@ class Gallery:
 
         Args:
             queries: One or several pictures, as `Embedder.embed` takes them.
-            rate: Take the model's calibrated threshold for this false accept rate; None takes 0.01, or the smallest
-                that was learnt. A caution about the threshold is logged.
+            rate: The false accept rate for which the threshold must have been learnt; None takes any. A caution about
+                the threshold is logged.
             threshold: A distance to use instead of a calibrated threshold.
             batch_size: Queries that are embedded at once.
             workers: Processes that read queries.
@@ -554,33 +554,42 @@ class Gallery:
         return [found[place] for place in range(len(vectors))]
 
     def settle_threshold(self, rate: float | None, threshold: float | None) -> ChosenThreshold:
-        """Return the given threshold, or the model's calibrated threshold for a false accept rate."""
+        """Return the given threshold, or the calibrated threshold of the gallery, or of its run or model."""
         if threshold is not None and rate is not None:
             raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
         if threshold is not None:
             if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold < math.inf:
                 raise ValueError(f"threshold is {threshold!r}, but must be a distance, a number of 0 or more.")
             return ChosenThreshold(float(threshold))
-        calibration = self._calibration()
-        found, replaced = calibration.choose(rate)
-        caution = calibration.caution(len(self))
-        advice = () if caution is None else (how_to_measure(self.store.info.model or "MODEL", self.store.address),)
-        notes = tuple(filter(None, (replaced, caution)))
-        return ChosenThreshold(found.threshold, found.rate, calibration.learnt(found), notes, advice)
+        calibration = self.read_calibration()
+        notes = tuple(filter(None, (calibration.check_rate(rate), caution := calibration.caution(len(self)))))
+        advice = () if caution is None else (how_to_measure(self.store.address),)
+        return ChosenThreshold(calibration.threshold, calibration.rate, calibration.learnt(), notes, advice)
 
-    def _calibration(self) -> Calibration:
+    @property
+    def model_path(self) -> Path | None:
+        """The path of the gallery's model, which may be missing; None if the model is unknown or in a cache."""
         info, embedder = self.store.info, vars(self).get("embedder")  # without loading it for vectors
-        model = info.model if embedder is None or embedder.path is None else str(embedder.path)
-        if model is None:
+        path = embedder.path if embedder is not None else None if info.model is None else kept_at(info.model)
+        return None if path is None or is_cached(path) else path
+
+    def read_calibration(self) -> Calibration:
+        """Return the gallery's own calibration, or else that of its run or model; `UserError` if there is none."""
+        info, address, path = self.store.info, self.store.address, self.model_path
+        if (content := self.store.calibration) is not None:
+            return Calibration.from_json(content, address)
+        if path is None or not calibration_file(path).is_file():
             raise UserError(
-                f"{self.store.address} does not know the model of its vectors, and so no threshold: give one "
-                "(--threshold), or the model (--model)."
+                f"{address} has no threshold: learn it with proxemic calibrate --gallery {address}, or give one "
+                "(--threshold)."
             )
-        calibration = Calibration.read(kept_at(model), info.embedder if embedder is None else embedder.checksum)
+        embedder = vars(self).get("embedder")
+        calibration = Calibration.read(path, info.embedder if embedder is None else embedder.checksum)
         if calibration.distance != info.distance:
             raise UserError(
-                f"The thresholds of {model} are on the {calibration.distance} distance, but {self.store.address} is "
-                f"searched by the {info.distance} distance: give one (--threshold)."
+                f"The threshold of {path} is on the {calibration.distance} distance, but {address} is searched by the "
+                f"{info.distance} distance: learn it with proxemic calibrate --gallery {address}, or give one "
+                "(--threshold)."
             )
         return calibration
 
@@ -634,7 +643,8 @@ class Gallery:
         self.store.close()
 
 
-def _load(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
+def load_for(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
+    """Load the model of a gallery in the precision of its vectors."""
     return Embedder.load(model, precision="bf16-mixed" if info.precision == "bf16-mixed" else "32-true")
 
 

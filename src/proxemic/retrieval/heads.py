@@ -67,17 +67,18 @@ def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
 
 @contextmanager
 def create_with_head(
-    target: Path, head: EmbeddingModel, network: Network | None, precision: str | None
+    target: Path, head: EmbeddingModel, kept: str, network: Network | None, precision: str | None
 ) -> Iterator[Store]:
     """Create a gallery that keeps features beside its vectors, with its model in the same folder.
 
-    The folder appears when the block ends without an error. Without a network, the model is the head alone.
+    The folder appears when the block ends without an error. `kept` says how the head was made from the rows, as
+    `Improvement.kept` does. Without a network, the model is the head alone.
     """
     model = head if network is None else with_head(network[0], head)
     with TemporaryDirectory() as folder:
         save_model(Path(folder), model, {} if network is None else network[1].as_dict())
         size, made_by = head.config.embedding_size, read_checksum(Path(folder))
-        info = GalleryInfo(size, "cosine", made_by, OWN_MODEL, precision, features=head.backbone.num_features)
+        info = GalleryInfo(size, "cosine", made_by, OWN_MODEL, precision, head.backbone.num_features, kept)
         with create_whole_store(str(target), info) as store:
             copytree(folder, store.address, dirs_exist_ok=True)
             yield store

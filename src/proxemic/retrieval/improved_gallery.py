@@ -137,13 +137,13 @@ def improve_gallery(
         if target is not None:
             report(f"No head is better than the features themselves: {target} is not created.")
         return ImprovedGallery(found, labelled, len(classes), None)
-    with create_with_head(target, found.head, network, gallery.store.info.precision) as store:
+    with create_with_head(target, found.head, found.kept, network, gallery.store.info.precision) as store:
         store.add_roots(gallery.store.roots)
         for features, items in iterate_features(gallery):
             with torch.no_grad():
                 vectors = normalize(found.head(torch.from_numpy(features)), dim=1).numpy()
             store.add(vectors, items.drop_columns(["id"]), features)
-    learn = f"learn them by proxemic calibrate {target} --gallery {target}"
+    learn = f"learn them by proxemic calibrate --gallery {target}"
     report(f"Thresholds on the distances of {address} do not hold in {target}: {learn}.")
     return ImprovedGallery(found, labelled, len(classes), str(target))
 

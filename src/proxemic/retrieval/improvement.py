@@ -1,17 +1,18 @@
 """Train a linear head over stored features: whiten all rows, train on labels, and keep only what helps."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_components, build_model
+from proxemic.models.heads import begin_at_components_of
 
 FOLDS = 3
 FEW_LABELS = 5
@@ -23,6 +24,7 @@ _SURELY = 1.64  # standard deviations: chance causes such a loss once in twenty 
 # Chosen on the training classes of Cars196 alone; benchmarks/improve.py measures them on other data.
 _BATCH, _SCALE, _RATE = 256, 8.0, 1e-2
 _LEAST_STEPS, _EPOCHS = 200, 5
+_ROWS = 8192  # turned into float64 at a time
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,17 @@ def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> E
     >>> whitened_head(torch.randn(20, 4), dim=2)(torch.randn(3, 4)).shape
     torch.Size([3, 2])
     """
-    size = features.shape[1]
-    head = build_model(
+    head = _new_head(features.shape[1], dim)
+    begin_at_principal_components(head.head, features, whiten=True)
+    return head.eval()
+
+
+def _new_head(size: int, dim: int) -> EmbeddingModel:
+    return build_model(
         ModelConfig(
             "none", embedding_size=min(dim, size), input_size=size, unit_features=True, head_init="pca-whitened"
         )
     )
-    begin_at_principal_components(head.head, features, whiten=True)
-    return head.eval()
 
 
 def trained_head(
@@ -115,6 +120,45 @@ def between(start: EmbeddingModel, end: EmbeddingModel, share: float) -> Embeddi
         for value, other in zip(head.parameters(), end.parameters(), strict=True):
             value.lerp_(other, share)
     return head
+
+
+def heads_without(
+    features: Float[Tensor, "rows features"],
+    labels: Int64[Tensor, " rows"],
+    groups: Int64[Tensor, " rows"],
+    kept: str,
+    *,
+    dim: int,
+    seed: int = 0,
+) -> Iterator[tuple[int, EmbeddingModel]]:
+    """Yield each group of rows from 0 on, and the head `Improvement.kept` that is made without its rows.
+
+    Labels and groups are below 0 for rows without; rows without a group are in all heads.
+    """
+    rows = normalize(features, dim=1)
+    total, products = _sums(rows)
+    for group in range(int(groups.max()) + 1):
+        own = groups == group
+        count, (own_total, own_products) = int((~own).sum()), _sums(rows[own])
+        mean = (total - own_total) / count
+        covariance = (products - own_products - count * mean.outer(mean)) / (count - 1)
+        head = _new_head(features.shape[1], dim).eval()
+        begin_at_components_of(head.head, mean, covariance, whiten=True)
+        if kept != "whitened":
+            chosen = ~own & (labels >= 0)
+            end = trained_head(head, features[chosen], labels[chosen].unique(return_inverse=True)[1], seed=seed)
+            head = between(head, end, _SHARES[kept])
+        yield group, head
+
+
+def _sums(rows: Float[Tensor, "rows features"]) -> tuple[Float64[Tensor, " f"], Float64[Tensor, "f f"]]:
+    """Return the sum of rows and of their outer products."""
+    size = rows.shape[1]
+    total, products = torch.zeros(size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
+    for part in rows.split(_ROWS):
+        total += part.double().sum(0)
+        products += part.double().T @ part.double()
+    return total, products
 
 
 def improve(

@@ -110,8 +110,7 @@ def recognize(
     Args:
         gallery: The gallery to search.
         queries: Sources of `list_pictures`, or files of vectors.
-        rate: Take the threshold that `calibrate` learnt for this false accept rate; None takes 0.01, or the smallest
-            that was learnt.
+        rate: The false accept rate for which the threshold must have been learnt by `calibrate`; None takes any.
         threshold: A distance to use instead of a calibrated threshold.
         batch_size: Queries that are embedded at once.
         workers: Processes that read queries.

@@ -55,7 +55,16 @@ def kept_at(model: str) -> Path:
     if (folder := Path(model.removeprefix(TRANSFORMERS)).expanduser()).is_dir():  # its files may change
         files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in folder.iterdir())
         name = f"{folder.name}-{hashlib.sha256(repr((folder.absolute(), files)).encode()).hexdigest()[:16]}"
-    return platformdirs.user_cache_path("proxemic") / "models" / name
+    return _cache() / name
+
+
+def is_cached(path: Path) -> bool:
+    """Return whether a path is that of a pretrained network in the user's cache folder, which all galleries share."""
+    return path.is_relative_to(_cache())
+
+
+def _cache() -> Path:
+    return platformdirs.user_cache_path("proxemic") / "models"
 
 
 def load_pretrained(name: str) -> tuple[EmbeddingModel, AnyPreprocessing]:

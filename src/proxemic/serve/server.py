@@ -60,8 +60,8 @@ def serve(
         names: Further host names of the server, such as the name of a proxy in front of it.
         root_path: The path below which a proxy shows the server, such as ``/shop``; the proxy removes it from
             requests.
-        rate: The false accept rate of the calibrated threshold beyond which a picture is unknown; None takes 0.01, or
-            the smallest rate that was learnt.
+        rate: The false accept rate for which the threshold must have been learnt, beyond which a picture is unknown;
+            None takes any.
         threshold: A distance to use instead.
         review: Whether people may review suspected labels, duplicates and outliers on the page ``/review``. The server
             finds them before it starts, and keeps decisions beside the gallery; see

@@ -110,7 +110,7 @@ def test_the_threshold_that_was_learnt_for_groups_is_the_default(
         nn.Flatten(), lambda _: torch.zeros(16, 1, 1), checksum="m", path=tmp_path / "model.safetensors"
     )
     content = LabelledEmbeddings(torch.from_numpy(np.load(tmp_path / "x.npy")), number_labels([str(at) for at in true]))
-    learnt = calibrate(embedder, content, rates=[0.3])
+    learnt = calibrate(embedder, content, rate=0.3)
     monkeypatch.setattr(clustering, "MOST", most)
     said: list[str] = []
     found = cluster(tmp_path / "x.npy", embedder, report=said.append)

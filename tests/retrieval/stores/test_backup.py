@@ -17,7 +17,7 @@ from galleries import random_vectors
 from proxemic.data.embeddings import read_embeddings
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
-from proxemic.retrieval import Gallery, export_gallery, import_gallery
+from proxemic.retrieval import Gallery, calibrate, export_gallery, import_gallery
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 
@@ -43,6 +43,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gallery = Gallery(create_store(str(folder / "shop"), GalleryInfo(DIM, features=3)))
     fill(gallery)
     gallery.build_index("hnsw", m=8)
+    calibrate(gallery=gallery, rate=0.2)
     assert export_gallery(gallery, folder / "shop.parquet") == ROWS - 1
     return folder
 
@@ -52,6 +53,7 @@ def test_from_a_folder_to_each_store_and_back(exported: Path, address: str, tmp_
     assert second.store.info == first.store.info
     assert (second.store.columns, second.store.roots) == (first.store.columns, ("/photos",))
     assert second.store.index["kind"] == "hnsw"
+    assert str(second.read_calibration()) == str(first.read_calibration())  # NaN is not equal to itself
     queries = random_vectors(5, DIM, seed=2)
     facts = [
         [

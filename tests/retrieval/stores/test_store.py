@@ -46,6 +46,16 @@ def test_a_new_gallery_is_empty(store: Store, address: str) -> None:
         assert value.verify() == []
 
 
+def test_a_calibration_is_kept_and_seen_by_others(store: Store, address: str) -> None:
+    other = open_store(address)
+    assert other.calibration is store.calibration is None
+    for threshold in (0.5, 0.25):
+        store.keep_calibration({"threshold": threshold, "low": None})
+        assert other.calibration == open_store(address).calibration == {"threshold": threshold, "low": None}
+    store.add_roots(["/photos"])
+    assert store.calibration == {"threshold": 0.25, "low": None}
+
+
 def test_roots_are_kept_and_seen_by_others(store: Store, address: str) -> None:
     other = open_store(address)
     assert other.roots == ()

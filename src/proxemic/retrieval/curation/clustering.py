@@ -23,6 +23,7 @@ from proxemic.outputs import check_output, has_columns
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.retrieval.thresholds import Calibration, calibration_file
+from proxemic.runs.pretrained import is_cached
 
 
 def average_linkage(
@@ -218,7 +219,7 @@ def cluster(
         min_size: Fewest pictures of a group; smaller groups are dissolved. None takes 5, and 1 for k-means.
         threshold: Mean distance up to which agglomerative clustering joins groups; None takes the threshold that
             `calibrate` learnt for groups.
-        rate: Take the threshold that `calibrate` learnt for this false accept rate, which makes smaller groups.
+        rate: Take the threshold that `calibrate` learnt for this false accept rate instead, which makes smaller groups.
         out: Where to write the groups, see `Clusters.write`; None writes nothing.
         batch_size: Pictures per batch of the network.
         workers: Processes that read and prepare pictures.
@@ -319,22 +320,24 @@ def _settle(
         raise UserError("A threshold and a false accept rate are given, which has its own: leave out one of them.")
     if method == "hdbscan" and (threshold is not None or rate is not None):
         raise UserError("HDBSCAN has no threshold: leave it out, or take the method agglomerative.")
-    path = None if embedder is None else embedder.path
+    path = None if embedder is None or embedder.path is None or is_cached(embedder.path) else embedder.path
     is_calibrated = path is not None and calibration_file(path).is_file()
     if method == "hdbscan" or (method is None and threshold is rate is None and not is_calibrated):
         return "hdbscan", None
     if threshold is None:
         if embedder is None or path is None:
-            raise UserError("Agglomerative clustering needs a distance: give one (--threshold), or a calibrated model.")
+            raise UserError(
+                "Agglomerative clustering needs a distance: give one (--threshold), or a run or gallery for which "
+                "proxemic calibrate has learnt one (--model)."
+            )
         calibration = Calibration.read(path, embedder.checksum)
         if calibration.distance != embedder.distance:
             raise UserError(f"The thresholds of {path} are on the {calibration.distance} distance: give --threshold.")
         if rate is None:
             threshold, why = calibration.grouping, "at which groups agree best with classes"
         else:
-            found, note = calibration.choose(rate)
-            threshold, why = found.threshold, f"for a false accept rate of {found.rate:g}"
-            if note is not None:
+            threshold, why = calibration.threshold, f"for a false accept rate of {calibration.rate:g}"
+            if (note := calibration.check_rate(rate)) is not None:
                 report(note)
         report(f"Groups are joined up to a mean distance of {threshold:.4f}, {why}, {calibration.learnt()}.")
     return "agglomerative", threshold

@@ -360,6 +360,9 @@ class MilvusStore(RemoteStore):
         if roots:
             self._note({_key_of_note(self._name, "root", root): {"root": root} for root in roots})
 
+    def keep_calibration(self, content: Mapping[str, Any]) -> None:
+        self._note({_key_of_note(self._name, "calibration"): {"calibration": dict(content)}})
+
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         digests = [_digest(path) for path in paths]
         return {row["path"] for row in self._those("key", digests, ["path"])}
@@ -571,6 +574,7 @@ def _read(server: Server) -> State:
             tuple(column for _, column in columns),
             main["index"],
             tuple(merge_roots([note["root"] for note in notes.values() if "root" in note])),
+            next((note["calibration"] for note in notes.values() if "calibration" in note), None),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{shown} is not a gallery that can be read: {error}.") from error

@@ -180,7 +180,8 @@ CREATE TABLE IF NOT EXISTS proxemic_galleries (
     next_id bigint NOT NULL DEFAULT 0,
     columns text[] NOT NULL DEFAULT '{}',
     roots text[] NOT NULL DEFAULT '{}',
-    index jsonb
+    index jsonb,
+    calibration jsonb
 )"""
 _ROWS = """
 CREATE TABLE {table} (
@@ -277,20 +278,25 @@ class PostgresStore(RemoteStore):
 
         self._server.run(work)
 
+    def keep_calibration(self, content: Mapping[str, Any]) -> None:
+        query = SQL("UPDATE proxemic_galleries SET calibration = %s WHERE number = %s RETURNING number")
+        if not self._fetch(query.format(), (Jsonb(dict(content)), self._number)):
+            raise UserError(f"{self.address} holds no gallery any more: create it again.")
+
     def _state(self) -> State:
         return self._server.run(self._line)
 
     def _line(self, cursor: Cursor, *, lock: bool = False) -> State:
         found: Any = cursor.execute(
-            SQL("SELECT next_id, columns, index, roots FROM proxemic_galleries WHERE number = %s {}").format(
-                SQL("FOR UPDATE" if lock else "")
-            ),
+            SQL(
+                "SELECT next_id, columns, index, roots, calibration FROM proxemic_galleries WHERE number = %s {}"
+            ).format(SQL("FOR UPDATE" if lock else "")),
             (self._number,),
         ).fetchone()
         if found is None:
             raise UserError(f"{self.address} holds no gallery any more: create it again.")
-        next_id, further, index, roots = found
-        return State(self.info, next_id, tuple(further), index, tuple(roots))
+        next_id, further, index, roots, calibration = found
+        return State(self.info, next_id, tuple(further), index, tuple(roots), calibration)
 
     def _fetch(self, query: Composed, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self._server.run(lambda cursor: cursor.execute(query, parameters).fetchall())

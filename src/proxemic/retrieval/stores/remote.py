@@ -38,6 +38,7 @@ class State:
     further: tuple[str, ...] = ()
     index: Mapping[str, int] | None = None
     roots: tuple[str, ...] = ()
+    calibration: Mapping[str, Any] | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -74,6 +75,10 @@ class RemoteStore(Store):
     @property
     def roots(self) -> tuple[str, ...]:
         return self._state().roots
+
+    @property
+    def calibration(self) -> Mapping[str, Any] | None:
+        return self._state().calibration
 
     @property
     def index(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class GalleryInfo:
         precision: The precision in which that model computes, such as ``32-true``; None if it is unknown.
         features: Numbers of the features that are stored beside each vector and from which the model's head makes it;
             None stores no features.
+        head: How that head was made from the rows, as in `proxemic.retrieval.Improvement.kept`; None if it was not.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -64,6 +65,7 @@ class GalleryInfo:
     model: str | None = None
     precision: str | None = None
     features: int | None = None
+    head: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in {"dim": self.dim, "features": 1 if self.features is None else self.features}.items():
@@ -71,7 +73,7 @@ class GalleryInfo:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of 1 or more")
         if self.distance not in get_args(Distance):
             raise ValueError(f"distance is {self.distance!r}, but must be cosine or euclidean")
-        for name in ("embedder", "model", "precision"):
+        for name in ("embedder", "model", "precision", "head"):
             if not isinstance(getattr(self, name), str | None):
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be a text")
 
@@ -177,6 +179,15 @@ class Store(ABC):
     def transaction(self, work: Callable[[], T]) -> T:
         """Read and change in `work` as one transaction, beside which no process writes; only PostgreSQL can do this."""
         return work()
+
+    @property
+    @abstractmethod
+    def calibration(self) -> Mapping[str, Any] | None:
+        """The content of `proxemic.retrieval.Calibration` that was learnt on this gallery, or None."""
+
+    @abstractmethod
+    def keep_calibration(self, content: Mapping[str, Any]) -> None:
+        """Replace the calibration."""
 
     @abstractmethod
     def known_paths(self, paths: Sequence[str]) -> set[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from proxemic.studies.comparison.directory import Result
 from proxemic.studies.statistics import Estimate, t_interval
+from proxemic.tables import MISSING
 
 
 @dataclass(frozen=True)
@@ -14,18 +15,26 @@ class SeedVariation:
     """Standard deviations of a metric over seeds (root mean square over recipes) and of the recipes' means.
 
     ``ratio`` compares the standard deviation over seeds with that of another metric: the geometric mean over the ``n``
-    recipes with two seeds or more, and its 95% interval (Student's t of the logarithms).
+    recipes with two seeds or more. ``interval`` is its 95% interval (Student's t of the logarithms); None if the mean
+    standard deviation of either metric may be 0, by its own interval, as the ratio could then be any number.
     """
 
     seeds: float
     recipes: float
-    ratio: tuple[float, float, float] | None
+    ratio: float | None
+    interval: tuple[float, float] | None
     n: int
 
     @property
     def separability(self) -> float:
         """The standard deviation of the recipes' means divided by that over seeds."""
         return self.recipes / self.seeds if self.seeds else math.inf
+
+    def ratio_text(self) -> str:
+        """Format the ratio, with its interval if there is one."""
+        if self.ratio is None:
+            return MISSING
+        return f"{self.ratio:.2f}" + (" ({:.2f} to {:.2f})".format(*self.interval) if self.interval else "")
 
 
 def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Estimate | None:
@@ -49,16 +58,16 @@ def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against
         return None
     deviations = [statistics.stdev(values) for values, _ in pairs]
     units = [statistics.stdev(unit) if len(unit) > 1 else 0.0 for _, unit in pairs]
-    ratio = None
+    ratio = interval = None
     if metric != against and all(deviations) and all(units):
-        log_ratio = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
-        assert log_ratio.half_width is not None
-        low, high = log_ratio.mean - log_ratio.half_width, log_ratio.mean + log_ratio.half_width
-        ratio = (math.exp(log_ratio.mean), math.exp(low), math.exp(high))
+        found = t_interval([math.log(one / unit) for one, unit in zip(deviations, units, strict=True)])
+        assert found.half_width is not None
+        ratio = math.exp(found.mean)
+        if t_interval(deviations).excludes_zero and t_interval(units).excludes_zero:
+            interval = (math.exp(found.mean - found.half_width), math.exp(found.mean + found.half_width))
     over_recipes = statistics.stdev(statistics.fmean(values) for values, _ in pairs)
-    return SeedVariation(
-        statistics.fmean(deviation**2 for deviation in deviations) ** 0.5, over_recipes, ratio, len(pairs)
-    )
+    over_seeds = statistics.fmean(deviation**2 for deviation in deviations) ** 0.5
+    return SeedVariation(over_seeds, over_recipes, ratio, interval, len(pairs))
 
 
 def metric_values(results: Mapping[int, Result], metric: str, split: str = "test") -> dict[int, float]:

@@ -73,8 +73,8 @@ def _variation_rows(comparison: Comparison, results: _Results) -> Iterator[tuple
         first, by_seed = comparison.shown_metrics(entries)[0], [results[entry] for entry in entries]
         for metric in dict.fromkeys(metric for seeds in by_seed for metric in _tested(seeds)):
             if found := seed_variation(by_seed, metric, first):
-                ratio = found.ratio or (None, None, None)
-                yield (dataset, metric, found.seeds, found.recipes, first, *ratio, found.n)
+                interval = found.interval or (None, None)
+                yield (dataset, metric, found.seeds, found.recipes, first, found.ratio, *interval, found.n)
 
 
 def _tested(seeds: Mapping[int, Result]) -> list[str]:
@@ -152,7 +152,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
             f"{100 * found.seeds:.2f}",
             f"{100 * found.recipes:.2f}",
             f"{found.separability:.1f}",
-            "{:.2f} ({:.2f} to {:.2f})".format(*found.ratio) if found.ratio else MISSING,
+            found.ratio_text(),
         ]
         for metric, found in variations.items()
         if found is not None
@@ -161,6 +161,11 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         yield "Standard deviations in percent; ratios are geometric means over recipes with their 95% interval:"
         ratio = f"over seeds, to {metrics[0]}'s"
         yield Table(["metric", "over seeds", "of recipes' means", "recipes / seeds", ratio], rows).text("markdown")
+        if any(found.ratio is not None and found.interval is None for found in variations.values() if found):
+            yield (
+                "A ratio without an interval: with so few recipes and seeds, one of its two standard deviations may be "
+                "0, and the ratio any number."
+            )
 
 
 def _difference(estimate: Estimate | None) -> str:

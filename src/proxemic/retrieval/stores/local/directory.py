@@ -7,7 +7,7 @@ import socket
 import sqlite3
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from pyarrow.compute import is_in  # pyright: ignore[reportAttributeAccessIssue]
 from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
-from proxemic.files import write_errors, write_text
+from proxemic.files import read_json, write_errors, write_json, write_text
 from proxemic.models.saving import DESCRIPTION, FROZEN, WEIGHTS
 from proxemic.retrieval.items import Where, check_where
 from proxemic.retrieval.stores.local.database import (
@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 
 
 _WRITER = ".writer.json"
-_DECISIONS = (f"{DECISIONS_FILE}-journal", DECISIONS_FILE)
-_MODEL_FILES = (WEIGHTS, DESCRIPTION, FROZEN, "calibration.json")
+_CALIBRATION = "calibration.json"
+_FURTHER = (f"{DECISIONS_FILE}-journal", DECISIONS_FILE, _CALIBRATION)
+_MODEL_FILES = (WEIGHTS, DESCRIPTION, FROZEN)
 
 
 class Change:
@@ -173,8 +174,8 @@ def _remove_files(folder: Path, token: str | None, named: set[str]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _remove_decisions(folder: Path) -> None:
-    for name in _DECISIONS:
+def _remove_further(folder: Path) -> None:
+    for name in _FURTHER:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -215,7 +216,7 @@ class LocalStore(Store):
             raise UserError(f"{folder} is a file: choose a new or an empty folder for a gallery.")
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER, *_DECISIONS)
+        own = (GALLERY_FILE, f"{GALLERY_FILE}-journal", _WRITER, *_FURTHER)
         if any(path.name not in own and not FILE_NAME.fullmatch(path.name) for path in folder.iterdir()):
             _refuse_full(folder)
         with _only_writer(folder, "rwc") as db:
@@ -223,7 +224,7 @@ class LocalStore(Store):
                 _refuse_full(folder)
             _sign(folder)
             _remove_files(folder, None, set())
-            _remove_decisions(folder)
+            _remove_further(folder)
             create_tables(db, info)
             db.execute("COMMIT")
         return cls(folder)
@@ -242,7 +243,7 @@ class LocalStore(Store):
             # the other files.
             (folder / GALLERY_FILE).unlink()
             _remove_files(folder, state.token, set())
-            _remove_decisions(folder)
+            _remove_further(folder)
             for name in (_WRITER, *(_MODEL_FILES if state.info.model == OWN_MODEL else ())):
                 (folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # it has other files
@@ -292,6 +293,14 @@ class LocalStore(Store):
     def add_roots(self, roots: Sequence[str]) -> None:
         with self._changing() as change:
             change.state = replace(change.state, roots=merge_roots([*change.state.roots, *roots]))
+
+    @property
+    def calibration(self) -> Mapping[str, Any] | None:
+        path = self.folder / _CALIBRATION
+        return read_json(path) if path.is_file() else None
+
+    def keep_calibration(self, content: Mapping[str, Any]) -> None:
+        write_json(self.folder / _CALIBRATION, dict(content))
 
     def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
         with self._changing() as change:
