@@ -1,4 +1,4 @@
-"""Interpolated weights are kept if they are better, and an extended run continues from the chosen epoch."""
+"""Interpolated weights are kept if they are better."""
 
 import json
 import shutil
@@ -108,14 +108,3 @@ def test_a_run_that_is_killed_once_it_has_replaced_what_was_chosen(interpolated:
     train(out=killed, resume=True, report=[].append)
     for file in (*FILES, "checkpoints/chosen/model.safetensors"):
         assert (killed / file).read_bytes() == (interpolated[0] / file).read_bytes(), file
-
-
-def test_an_extended_run_goes_on_from_what_was_chosen_before(recipe: Path, tmp_path: Path, here: Here) -> None:
-    short, long = tmp_path / "short", tmp_path / "long"
-    flags = ["train", "--recipe", recipe, *FLAGS]
-    assert here(*flags, "--out", short, "--training.epochs", "1").returncode == 0
-    assert (short / "checkpoints" / "chosen").exists()
-    assert here("train", "--resume", short, "--training.epochs", "2").returncode == 0
-    assert here(*flags, "--out", long).returncode == 0
-    for file in FILES:
-        assert (short / file).read_bytes() == (long / file).read_bytes(), file

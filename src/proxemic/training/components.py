@@ -35,7 +35,6 @@ class Components:
     splits: Splits
     task: EmbeddingTask
     data: TrainingData
-    schedule: LRScheduler | None
 
 
 def build_components(session: Session, splits: Splits) -> Components:
@@ -44,8 +43,7 @@ def build_components(session: Session, splits: Splits) -> Components:
     with session.times.of("network"):
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
-    schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
-    _check_schedule(recipe, schedule)
+    _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     check_own_metrics(recipe.evaluation)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
@@ -75,7 +73,7 @@ def build_components(session: Session, splits: Splits) -> Components:
         even_batches=data.even,
         class_weights=None if beta is None else class_balanced_weights(_class_counts(splits), beta),
     )
-    return Components(splits, task, data, schedule)
+    return Components(splits, task, data)
 
 
 def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:

@@ -159,17 +159,3 @@ class Recipe:
             return self
         training = replace(self.training, epochs=second.epochs, start_phase=1, warmup_epochs=0)
         return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)
-
-    def with_epochs(self, epochs: int) -> "Recipe":
-        """Return the recipe with another number of epochs, to extend a run."""
-        if self.training.start_phase == 2:
-            raise UserError(
-                "The run trains its second phase alone, whose epochs are second_phase.epochs: it cannot be extended by "
-                "--training.epochs."
-            )
-        if epochs <= self.training.epochs:
-            raise UserError(
-                f"--training.epochs is {epochs}, but the run has {self.training.epochs}: give more to extend it, or "
-                "continue it by --resume alone."
-            )
-        return replace(self, training=replace(self.training, epochs=epochs))

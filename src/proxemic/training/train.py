@@ -22,7 +22,7 @@ from proxemic.runs.embed import pick_device
 from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
 from proxemic.training.advice import introduce
-from proxemic.training.beginning import check_extension, extend, start_from, start_head, trained_before
+from proxemic.training.beginning import start_from, start_head, trained_before
 from proxemic.training.failures import explained
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Session, Times
@@ -55,7 +55,6 @@ def train(
     *,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
-    epochs: int | None = None,
     threads: int | None = None,
     report: Callable[[str], object] | None = None,
     progress: bool = True,
@@ -73,8 +72,6 @@ def train(
         overrides: Values for the named recipe by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
             ``data.root``, for moved data.
         resume: Continue the run in ``out`` from its last checkpoint.
-        epochs: Extend the resumed run, finished or not, to this many epochs, with the same result as if it had had
-            as many from the start.
         threads: CPU threads of torch if ``training.threads`` of the recipe is None.
         report: Called with lines for the user; None logs them as ``proxemic``.
         progress: Whether to show progress bars on standard error if that is a terminal.
@@ -105,10 +102,7 @@ def train(
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
         recipe, text = _read_recipe(recipe, run, overrides or {}, resume=resume)
-        before = recipe.training.epochs
-        if epochs is not None:
-            recipe, text = recipe.with_epochs(epochs), None
-        if resume and epochs is None and run.metrics.exists():
+        if resume and run.metrics.exists():
             report(f"{run.path} is finished; these are its results.")
             return TrainingResult(run.path, dict(run.read_metrics()))
         text = text or to_yaml(recipe)
@@ -135,8 +129,6 @@ def train(
         introduce(recipe, splits, task.model, report)
         if resume:
             run.check_images(split_fingerprint(splits))
-        if epochs is not None:
-            check_extension(run, before, epochs, components.schedule)
         is_new = not run.checkpoint.exists()
         if recipe.training.start_from is not None and is_new:
             report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, splits))
@@ -148,8 +140,8 @@ def train(
             if not resume:
                 begun = {"test": test, "processes": processes.world, "precision": precision}
                 run.create(text, recipe.data, splits, earlier=trained_before(recipe), **begun)
-            elif epochs is not None or overrides:
-                extend(run, text)
+            elif overrides:
+                write_text(run.recipe, text)
             run.record_epochs(sum(recipe.lengths))
             run.restore_chosen()
         session.begun = True
