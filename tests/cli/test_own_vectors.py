@@ -20,7 +20,7 @@ from verification import by_definition
 RECIPE = ("train", "--recipe", "own-vectors", "--training.accelerator", "cpu", "--batches.size", "16")
 SMALL = ("--model.embedding_size", "8", "--data.test_fraction", "0.34", "--data.validation_fraction", "0.34")
 LAST = ("--evaluation.select_on", "last")  # a network that came out worse than it was would not be kept
-VARIED = ("--vectors.noise", "0.2", "--vectors.mix", "0.5")
+VARIED = ("--vectors.noise", "0.2")
 
 ROWS = np.arange(CLASSES * EACH)
 FIRST, SECOND = (item.flatten()[::7] for item in np.meshgrid(ROWS, ROWS))
@@ -112,7 +112,7 @@ def test_vectors_that_are_not_finite_end_a_training_with_a_sentence(tmp_path: Pa
         (("--augment.horizontal_flip", "0.5"), ["augment.horizontal_flip is 0.5"]),
         (("--model.pooling", "max"), ["vectors are not pooled"]),
         (("--model.input_size", "7"), ["model.input_size is 7, but the data are vectors of 24 numbers"]),
-        (("--vectors.mix", "-1"), ["vectors.mix is -1", "above 0"]),
+        (("--vectors.noise", "-1"), ["vectors.noise is -1", "at least 0"]),
         (("--vectors.noise", "0", "--model.backbone", "convnet"), ["vectors of 24 numbers", "set it to none"]),
         (("--vectors.noise", "0", "--model.backbone", "linear"), ["backbone is 'linear' but must be"]),
     ],

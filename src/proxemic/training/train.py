@@ -106,7 +106,6 @@ def train(
             report(f"{run.path} is finished; these are its results.")
             return TrainingResult(run.path, dict(run.read_metrics()))
         text = text or to_yaml(recipe)
-        recipe = recipe.from_its_first_phase()
         if resume and not overrides:
             recipe = replace(recipe, data=run.locate(recipe.data))
             run.check_root(recipe.data)
@@ -143,7 +142,6 @@ def train(
             elif overrides:
                 write_text(run.recipe, text)
             run.record_epochs(sum(recipe.lengths))
-            run.restore_chosen()
         session.begun = True
         with times.of("features"):
             if recipe.features.cache:
@@ -153,7 +151,7 @@ def train(
         fit(session, components, held_out)
         if not processes.is_first:
             return TrainingResult(run.path, {})
-        return TrainingResult(run.path, *write_results(session, task, splits, held_out, test=test))
+        return TrainingResult(run.path, *write_results(session, splits, test=test))
 
 
 def check_accelerator(recipe: Recipe) -> None:
