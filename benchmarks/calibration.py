@@ -167,7 +167,7 @@ def main(
         with tempfile.TemporaryDirectory() as folder:
             if photos.is_dir() or photos.suffix == ".csv":
                 file = Path(folder) / "features.parquet"
-                embed_to_file("timm:tf_efficientnet_lite0", [str(photos)], file)
+                embed_to_file([str(photos)], file)
             read = read_embeddings(file)
         assert read.rows.labels is not None, f"{photos} has no labels"
         features, labels = read.embeddings, read.rows.labels

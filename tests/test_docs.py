@@ -23,6 +23,7 @@ import proxemic.losses
 import proxemic.metrics
 from command_line import warm_proxemic
 from images import write_folder, write_recipe
+from proxemic import train
 from proxemic.analyze import landscape
 from proxemic.cli import COMMANDS, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
@@ -344,6 +345,28 @@ def test_the_page_of_the_protocols(here: Path, capsys: pytest.CaptureFixture[str
     searched, compared = capsys.readouterr().out.splitlines()
     assert searched == f"{names['result'].value} {names['result'].parameters} runs/tune-pa/best.yaml 1"
     assert re.fullmatch(r"tiny\.yaml \[[01]\.\d+\]", compared)
+
+
+def test_the_two_files_of_a_phase_alone_train(here: Path) -> None:
+    files = re.findall(r"```yaml\n  # (\w+\.yaml)\n(.*?)  ```", (DOCS / "protocols.md").read_text(), re.DOTALL)
+    for name, text in files:
+        (here / name).write_text(text)
+        assert f"proxemic train --recipe {name} --out runs/{Path(name).stem}\n" in (DOCS / "protocols.md").read_text()
+    whole, first, second = (
+        yaml.safe_load(read_recipe(find_recipe(name)).yaml)
+        for name in ("glyphs-small/warped-softmax", *(name for name, _ in files))
+    )
+    for ours, changes in ((first, {"loss": {}, "optim": {}}), (second, whole["second_phase"])):
+        assert ours["loss"]["init_args"] == whole["loss"]["init_args"] | changes["loss"]
+        assert ours["optim"] == whole["optim"] | changes["optim"]
+        assert ours["second_phase"] is None
+    assert second["training"]["epochs"] == whole["second_phase"]["epochs"]
+    assert first["training"]["epochs"] + second["training"]["epochs"] == whole["training"]["epochs"]
+    tiny = {"training.epochs": 1, "data.train_classes": 8, "data.test_classes": 4, "model.width": 8}
+    said: list[str] = []
+    for name, _ in files:
+        train(name, Path("runs", Path(name).stem), overrides=tiny, report=said.append)
+    assert any("its network and its loss, as the images are the same" in line for line in said)
 
 
 def test_the_page_of_fine_tuning() -> None:

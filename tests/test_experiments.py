@@ -545,6 +545,32 @@ def test_a_finished_search_gives_a_row_and_its_curve(
         assert [row["found"] for row in csv.DictReader(file)] == ["0.5", "0.6", "0.7"]
 
 
+def test_all_kept_recipes_are_read() -> None:
+    files = [*(FOLDER / "kept").rglob("*.yaml")]
+    assert len(files) > 300
+    for file in files:
+        assert read_recipe(file).recipe.training.epochs > 0, file
+
+
+def test_removed_keys_are_dropped_from_kept_recipes_that_have_their_default(
+    script: Callable[[str], Any], tmp_path: Path
+) -> None:
+    drop_keys = script("drop_keys").drop_keys
+    kept = (FOLDER / "kept" / "omniglot" / "searches" / "softmax.yaml").read_text(encoding="utf-8")
+    assert "  warmup_epochs: 0\n" in kept
+    (tmp_path / "default.yaml").write_text(kept)
+    other = tmp_path / "other.yaml"
+    other.write_text(kept.replace("warmup_epochs: 0", "warmup_epochs: 2"))
+    gone = {"training.warmup_epochs": 0, "training.never_there": 1, "second_phase.epochs": None}
+    with pytest.raises(UserError, match=r"other\.yaml has training\.warmup_epochs: 2, and not the default, 0"):
+        drop_keys(tmp_path, gone)
+    assert (tmp_path / "default.yaml").read_text() == kept  # all or nothing
+    other.unlink()
+    assert drop_keys(tmp_path, gone) == 1
+    assert (tmp_path / "default.yaml").read_text() == kept.replace("  warmup_epochs: 0\n", "")
+    assert drop_keys(tmp_path, gone) == 0
+
+
 def test_a_kept_search_is_not_made_again_and_names_no_folder(shared: Any, known: Any, tmp_path: Path) -> None:
     searched(tmp_path / "softmax", "omniglot/softmax", str(tmp_path))
     assert str(tmp_path) in (tmp_path / "softmax" / "best.yaml").read_text(encoding="utf-8")

@@ -47,7 +47,8 @@ def test_files_of_other_machines_stay_for_a_day_and_in_a_locked_folder_not_at_al
         new, old = killed_at(tmp_path / "new.txt"), killed_at(tmp_path / "old.txt")
         (tmp_path / "runs").mkdir()
         deep = killed_at(tmp_path / "runs" / "a.csv")
-    os.utime(old, (time.time() - 90_000,) * 2)
+    before = time.time() - 90_000
+    os.utime(old, (before, before))
     write_text(tmp_path / "note.txt", "whole")
     assert new.exists()
     assert not old.exists()

@@ -11,7 +11,7 @@ from proxemic.data import read_image
 from proxemic.data.reading import UnreadableImageError, examine
 from proxemic.image_formats import ENDINGS, FORMATS, FORMATS_TEXT
 from proxemic.serve.limits import Refused
-from proxemic.serve.pictures import check_query, original, thumbnail
+from proxemic.serve.pictures import Decoding, check_query, original, thumbnail
 
 PAGE = Path(__file__).parents[1] / "docs" / "own-images.md"
 
@@ -28,8 +28,8 @@ def test_the_formats_are_read_whatever_the_name(kind: str, tmp_path: Path) -> No
     assert read_image(tmp_path / "picture.eps").size == examine(tmp_path / "picture.eps")[1] == (32, 32)
     assert read_image(encoded(kind)).size == (32, 32)
     check_query(encoded(kind), 2000)
-    assert thumbnail(str(tmp_path / "picture.eps"), ["/"])[0] == "image/jpeg"
-    assert original(str(tmp_path / "picture.eps"), ["/"])[1] == encoded(kind)
+    assert thumbnail(str(tmp_path / "picture.eps"), ["/"], Decoding(2**20))[0] == "image/jpeg"
+    assert original(str(tmp_path / "picture.eps"), ["/"], Decoding(2**20))[1] == encoded(kind)
 
 
 @pytest.mark.parametrize("kind", ["EPS", "AVIF", "PPM", "TGA", "ICO", "JPEG2000", "PCX", "DIB", "ICNS", "MSP"])
@@ -48,7 +48,7 @@ def test_other_formats_are_refused_and_no_program_is_started(
         check_query(content.getvalue(), 2000)
     for give in (thumbnail, original):
         with pytest.raises(Refused, match="no longer there"):
-            give(str(path), ["/"])
+            give(str(path), ["/"], Decoding(2**20))
 
 
 def test_the_documentation_lists_formats_and_endings() -> None:

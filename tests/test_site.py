@@ -133,7 +133,7 @@ def test_the_search_finds_a_loss_by_keyboard(browse: Opened, site: Path) -> None
 
 def test_the_search_finds_flags_and_other_spellings(browse: Opened, site: Path) -> None:
     searched = {
-        "--training.class_balance": "reference/recipe-keys",
+        "--training.spread_after": "reference/recipe-keys",
         "finetune": "fine-tuning",
         "initialization": "losses/regularizers-and-pooling",
     }

@@ -173,6 +173,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return [*csv.DictReader(file)]
 
 
+def recipe_text(text: str, content: Mapping[str, Any]) -> str:
+    """Return the YAML of a recipe's new content, below the comments of its text."""
+    note = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
+    return note + yaml.safe_dump(content, sort_keys=False)
+
+
 @dataclass(frozen=True)
 class Kept:
     """The kept results of a data set."""
@@ -194,8 +200,7 @@ class Kept:
         text = (search / "best.yaml").read_text(encoding="utf-8")
         content = yaml.safe_load(text)
         content["data"].get("init_args", {}).pop("root", None)
-        note = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-        write_text(self.recipe(loss), note + yaml.safe_dump(content, sort_keys=False))
+        write_text(self.recipe(loss), recipe_text(text, content))
 
     def curve(self, loss: str) -> SearchCurve:
         """Return the expected results of shorter searches."""

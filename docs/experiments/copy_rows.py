@@ -8,17 +8,15 @@ the changes that a row names.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 import _experiments as shared
 from _evidence import Evidence
-
-GONE: tuple[str, ...] = ()
-"""Keys of recipes that were removed, by dotted names; whoever removes one adds it."""
+from drop_keys import GONE
 
 
-def copy_rows(source: Path, target: Path, gone: Sequence[str] = GONE) -> int:
+def copy_rows(source: Path, target: Path, gone: Collection[str] = GONE) -> int:
     """Copy all rows; return how many are new or different."""
     changed = 0
     for file in sorted(source.glob("*/evidence/*.csv")):
@@ -32,14 +30,14 @@ def copy_rows(source: Path, target: Path, gone: Sequence[str] = GONE) -> int:
     return changed
 
 
-def _without(row: dict[str, str], gone: Sequence[str]) -> dict[str, str]:
+def _without(row: dict[str, str], gone: Collection[str]) -> dict[str, str]:
     if "values" not in row:
         return row
     values = {key: value for key, value in json.loads(row["values"]).items() if not _is_in(key, gone)}
     return row | {"values": json.dumps(values)}
 
 
-def _is_in(key: str, gone: Sequence[str]) -> bool:
+def _is_in(key: str, gone: Collection[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in gone)
 
 

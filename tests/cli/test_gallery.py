@@ -11,7 +11,7 @@ from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder
 from ports import free_port
 from proxemic.retrieval import Gallery
-from proxemic.serve.pictures import original
+from proxemic.serve.pictures import Decoding, original
 from shelves import CLASSES, DIM, EACH, SIZE, write_model
 
 ROWS = CLASSES * EACH
@@ -75,7 +75,7 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     (tmp_path / "moved" / "class 03" / "new.png").write_bytes(query.read_bytes())
     added = here("gallery", "add", "shop", "moved", "--update", cwd=tmp_path)
     assert added.stdout == f"1 added, {ROWS + 1} in shop\n"
-    given = original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots)
+    given = original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots, Decoding(2**20))
     assert given == ("image/png", query.read_bytes())
     assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
 

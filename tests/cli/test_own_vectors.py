@@ -1,4 +1,4 @@
-"""Own vectors through the command line: training, going on, evaluation, analyses, and what has no meaning for them."""
+"""Own vectors through the command line: training, resuming, evaluation, analyses, and what has no meaning for them."""
 
 import json
 from dataclasses import replace
@@ -12,13 +12,15 @@ from command_line import Here, assert_refused
 from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
 from proxemic.data.rows import number_labels
 from proxemic.models import ModelConfig, build_model, load_model, save_model
+from proxemic.recipes import find_recipe
+from stopping import killed_and_resumed
 from vectors import CLASSES, DIM, EACH, some_vectors, write_table
 from verification import by_definition
 
 RECIPE = ("train", "--recipe", "own-vectors", "--training.accelerator", "cpu", "--batches.size", "16")
 SMALL = ("--model.embedding_size", "8", "--data.test_fraction", "0.34", "--data.validation_fraction", "0.34")
 LAST = ("--evaluation.select_on", "last")  # a network that came out worse than it was would not be kept
-VARIED = ("--vectors.noise", "0.2", "--vectors.mix", "0.5")
+VARIED = ("--vectors.noise", "0.2")
 
 ROWS = np.arange(CLASSES * EACH)
 FIRST, SECOND = (item.flatten()[::7] for item in np.meshgrid(ROWS, ROWS))
@@ -35,24 +37,23 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(here: Here, out: Path, table: Path, *flags: str | Path) -> Path:
     result = here(*RECIPE, *SMALL, "--data.root", table, "--out", out, *flags)
     assert result.returncode == 0, result.stderr
+    assert "vectors/s" in result.stdout + result.stderr
     return out
 
 
-def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path: Path, here: Here) -> None:
-    varied = (*VARIED, *LAST)
-    run = trained(here, tmp_path / "run", table, "--training.epochs", "2", *varied)
+def test_a_head_is_trained_resumed_evaluated_and_analysed(table: Path, tmp_path: Path, here: Here) -> None:
+    varied = ("--training.epochs", "2", *VARIED, *LAST)
+    run = trained(here, tmp_path / "run", table, *varied)
     assert not (run / "gallery.png").exists()
     metrics = json.loads((run / "metrics.json").read_text())
     assert {"test", "untrained"} <= metrics.keys()
     description = json.loads((run / "model.json").read_text())
     assert (description["config"]["backbone"], description["config"]["input_size"]) == ("none", DIM)
     assert description["preprocessing"] == {}
-    extended = here("train", "--resume", run, "--training.epochs", "3")
-    assert extended.returncode == 0, extended.stderr
-    assert "vectors/s" in extended.stdout + extended.stderr
-    whole = trained(here, tmp_path / "whole", table, "--training.epochs", "3", *varied)
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert (run / "loss.safetensors").read_bytes() == (whole / "loss.safetensors").read_bytes()
+    killed = tmp_path / "killed"
+    killed_and_resumed(find_recipe("own-vectors"), killed, *RECIPE[3:], *SMALL, "--data.root", table, *varied)
+    for file in ("model.safetensors", "loss.safetensors"):
+        assert (run / file).read_bytes() == (killed / file).read_bytes()
 
     saved = tmp_path / "saved.parquet"
     evaluated = here("evaluate", run, "--json", "--resamples", "0", "--save-embeddings", saved)
@@ -60,7 +61,7 @@ def test_a_head_is_trained_extended_evaluated_and_analysed(table: Path, tmp_path
     assert "recall@1" in evaluated.stdout
     of_file = here("evaluate", saved, "--json", "--resamples", "0")
     assert of_file.returncode == 0, of_file.stderr
-    both = here("evaluate", run, whole, "--json", "--resamples", "0")
+    both = here("evaluate", run, killed, "--json", "--resamples", "0")
     assert both.returncode == 0, both.stderr
     drawn = here("analyze", "map", run, "--method", "pca")
     assert drawn.returncode == 0, drawn.stderr
@@ -111,7 +112,7 @@ def test_vectors_that_are_not_finite_end_a_training_with_a_sentence(tmp_path: Pa
         (("--augment.horizontal_flip", "0.5"), ["augment.horizontal_flip is 0.5"]),
         (("--model.pooling", "max"), ["vectors are not pooled"]),
         (("--model.input_size", "7"), ["model.input_size is 7, but the data are vectors of 24 numbers"]),
-        (("--vectors.mix", "-1"), ["vectors.mix is -1", "above 0"]),
+        (("--vectors.noise", "-1"), ["vectors.noise is -1", "at least 0"]),
         (("--vectors.noise", "0", "--model.backbone", "convnet"), ["vectors of 24 numbers", "set it to none"]),
         (("--vectors.noise", "0", "--model.backbone", "linear"), ["backbone is 'linear' but must be"]),
     ],

@@ -146,7 +146,7 @@ def test_the_start_does_not_move_the_training(
 def test_the_network_of_an_onnx_file_is_kept_without_a_head(recipe: Path, tmp_path: Path, here: Here) -> None:
     (tmp_path / "net.onnx").write_bytes(network(("n", 3, 28, 28)))
     words = ["train", "--recipe", recipe, "--model.backbone", str(tmp_path / "net.onnx"), *WORSE, "--optim.lr", "10"]
-    more = ["--training.average.decay", "0.5", "--training.interpolate", "[0.5]", "--model.train", "head"]
+    more = ["--training.average.decay", "0.5", "--model.train", "head"]
     result = here(*words, *more, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     metrics = metrics_of(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Margins and weights of classes that depend on their numbers of images."""
+"""Margins of classes that depend on their numbers of images, and parts that do not fit together."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +35,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recipe(folder / "tiny.yaml", images)
 
 
-def test_margins_and_weights_follow_from_the_training_images(recipe: Path, tmp_path: Path) -> None:
-    flags = [*RULE, *SECOND, *SHORT, "--training.class_balance", "0.9"]
+def test_margins_follow_from_the_training_images(recipe: Path, tmp_path: Path) -> None:
+    flags = [*RULE, *SECOND, *SHORT]
     one = run(recipe, tmp_path / "one", *flags)
     counts = torch.bincount(read_recipe(recipe).recipe.load().train.labels)
     assert len(counts.unique()) > 1
@@ -53,20 +53,8 @@ def test_margins_and_weights_follow_from_the_training_images(recipe: Path, tmp_p
     assert all(torch.equal(value, resumed[name]) for name, value in loss.state_dict().items())
 
     # The weights of the run, and margins that are the recipe's own.
-    more = [*RULE, *SHORT, "--training.start_from", one, "--training.epochs", "1"]
-    three = run(recipe, tmp_path / "three", *more)
+    three = run(recipe, tmp_path / "three", *RULE, *SHORT, "--training.start_from", one, "--training.epochs", "1")
     assert torch.equal(load_file(three / "loss.safetensors")["margin"], DynamicMargin(a=0.4)(counts))
-    balanced = run(recipe, tmp_path / "balanced", *more, "--training.class_balance", "1")
-    assert losses(balanced) != pytest.approx(losses(three), rel=1e-3)
-
-
-def test_a_loss_that_cannot_be_weighed_is_refused_before_anything_is_written(recipe: Path, tmp_path: Path) -> None:
-    flags = [*SHORT, "--loss", "ProxyAnchorLoss", "--training.class_balance", "0.9"]
-    with pytest.raises(UserError, match=r"class_balance is 0.9, but ProxyAnchorLoss has no values of samples"):
-        run(recipe, tmp_path / "run", *flags)
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match=r"training.class_balance is 1.5, but must be from 0 to 1"):
-        read_recipe(recipe, ["--training.class_balance", "1.5"])
 
 
 def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Path, tmp_path: Path) -> None:

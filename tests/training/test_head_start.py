@@ -19,8 +19,10 @@ from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe, train
 from proxemic.training.beginning import PooledFeatures, start_head
 from proxemic.training.components import build_networks
+from stopping import Stopped, run
 
 MODULE = sys.modules["proxemic.training.beginning"]
+PCA = ("--model.head_init", "pca")
 MEANS = ("--training.start_proxies", "class_means", "--loss.proxies_per_class", "1")
 
 
@@ -31,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(path: Path, *flags: str) -> Recipe:
-    return read_recipe(path, ["--model.head_init", "pca", "--training.epochs", "1", *flags]).recipe
+    return read_recipe(path, [*PCA, "--training.epochs", "1", *flags]).recipe
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +75,17 @@ def test_a_run_begins_there_once_and_its_untrained_column_does(
     recipe: Recipe, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = ("--optim.lr", "1e-12", "--optim.head_lr", "1e-12", "--model.freeze_batch_norm", "true")
-    metrics = train(read(path, *frozen), tmp_path / "run", report=[].append).metrics
-    assert metrics["untrained"]["map@r"] == pytest.approx(metrics["test"]["map@r"], abs=1e-6)
-    state = load_model(tmp_path / "run")[0].state_dict()
+    with pytest.raises(Stopped):
+        run(path, tmp_path / "run", *PCA, "--training.epochs", "2", *frozen, stop_after=1)
+    state = load_model(tmp_path / "run" / "checkpoints" / "start")[0].state_dict()
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("the head was set again")
 
     monkeypatch.setattr(MODULE, "begin_at_principal_components", refuse)
+    metrics = train(out=tmp_path / "run", resume=True, report=[].append).metrics
+    assert metrics["untrained"]["map@r"] == pytest.approx(metrics["test"]["map@r"], abs=1e-6)
     untrained = ("--evaluation.untrained", "false")
-    train(read(path, *frozen, *untrained), tmp_path / "run", resume=True, epochs=2, report=[].append)
     begun = read(path, *frozen, *untrained, "--training.start_from", str(tmp_path / "run"))
     train(begun, tmp_path / "begun", report=[].append)
     from_file = read(path, *frozen, *untrained, "--model.weights", str(tmp_path / "run" / "model.safetensors"))

@@ -12,13 +12,13 @@ import warm
 from command_line import TERMINAL, Here
 from proxemic.training import RunDirectory
 
-# All that keeps something of its own: averages, proxies that move between epochs, measures, phases, interpolations.
+# All that keeps something of its own: averages, proxies that move between epochs, measures, phases.
 FLAGS = [
     *("--loss", "SoftTripleLoss", "--loss.proxies_per_class", "3", "--training.epochs", "6"),
     *("--training.until_plateau.patience", "1", "--training.until_plateau.min_improvement", "1"),  # each of two epochs
     *("--training.start_proxies", "k_means", "--training.spread_after", "1"),
     *("--training.anneal_gamma.begin", "1.6", "--training.anneal_gamma.epochs", "2"),
-    *("--training.average.decay", "0.9", "--training.interpolate", "[0.5, 0.9]", "--evaluation.start", "true"),
+    *("--training.average.decay", "0.9", "--evaluation.start", "true"),
     *("--second_phase.epochs", "3", "--second_phase.optim.lr", "0.0005", "--training.checkpoint_minutes", "0"),
     *("--training.callbacks", "[proxemic.training.DistanceToProxy, proxemic.training.Snapshots]"),
 ]
@@ -34,7 +34,6 @@ MOMENTS = [
     ("callbacks.saving.SaveRun._save", 6, True),  # the first phase has just ended
     ("callbacks.saving.SaveRun._write_history", 3, False),  # in the second phase
     ("callbacks.saving.SaveRun._save", 12, True),  # the last one
-    ("results.interpolate", 1, True),
     ("results.write_json", 2, False),
 ]
 COPIED = f"""

@@ -102,8 +102,8 @@ def test_a_recipe_with_a_second_phase_reads_back_as_it_was_written(two_phases: P
 
 def test_the_second_phase_from_a_saved_first_one(recipe: Path, tmp_path: Path) -> None:
     first = run(recipe, tmp_path / "first", *WARPED, *LAST, "--training.epochs", "2")
-    still = ["--optim.lr", "1e-12", "--optim.loss_lr", "1e-12", "--second_phase.optim.lr", "1e-12"]
-    flags = [*WARPED, *SECOND, *still, *LAST, "--training.start_from", first, "--training.start_phase", "2"]
+    alpha, still = ("--loss.alpha", "1"), ("--optim.lr", "1e-12", "--optim.loss_lr", "1e-12")
+    flags = [*WARPED, *alpha, *still, *LAST, "--training.epochs", "2", "--training.start_from", first]
     second = run(recipe, tmp_path / "second", *flags)
     assert len(losses(second)) == 2
     for name in ("model.safetensors", "loss.safetensors"):

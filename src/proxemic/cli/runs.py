@@ -42,8 +42,8 @@ def train(
 
     Args:
         out (DIR): The run directory (default: runs/RECIPE-DATE-TIME).
-        resume (RUN): Continue this run from its last checkpoint; --training.epochs N extends it to N epochs;
-            --data.root DIR tells where its data were moved.
+        resume (RUN): Continue this unfinished run from its last checkpoint; --data.root DIR tells where its data were
+            moved. To train a finished run further, begin a new one with its weights, by --training.start_from RUN.
         strict: Fail if an image is unreadable, instead of skipping it.
         no_validation: Train on all training classes and choose the epoch on the test classes, as many papers do; the
             results say so.
@@ -58,16 +58,12 @@ def train(
             # First of all, so that only one process reports errors.
             options["processes"] = held.enter_context(join_processes())
         if resume is not None:
-            if recipe or out or strict or no_validation or not overrides.keys() <= {"training.epochs", "data.root"}:
+            if recipe or out or strict or no_validation or not overrides.keys() <= {"data.root"}:
                 raise UserError(
-                    "--resume takes everything from the run that it continues: give it alone, with --training.epochs "
-                    "to extend the run, or with --data.root if its data were moved."
+                    "--resume takes everything from the run that it continues: give it alone, or with --data.root if "
+                    "its data were moved. To train a run further, begin a new one with --training.start_from."
                 )
-            epochs = overrides.pop("training.epochs", None)
-            if epochs is not None and not epochs.isdecimal():
-                raise UserError(f"training.epochs is {epochs}, but must be a whole number.")
-            options |= {"resume": True, "epochs": None if epochs is None else int(epochs)}
-            result = _train(None, resume, overrides, **options)
+            result = _train(None, resume, overrides, resume=True, **options)
         else:
             from proxemic.recipes import find_recipe
 

@@ -53,8 +53,6 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 def _chosen(result: Mapping[str, Any]) -> str:
     """Name the network that was kept; results of earlier versions state only the epoch."""
     kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
-    if kept == "interpolation":
-        return f"weights at {result['alpha']:g} from the start to {epoch}"
     if kept in BEFORE:
         return f"the network {BEFORE[kept]}"
     return f"{epoch}, averaged weights" if kept == "average" else epoch

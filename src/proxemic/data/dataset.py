@@ -50,7 +50,7 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
         self.transform = transform
         self.side, self.bits = side, bits
         self._labels = array("q", images.labels.numpy().tobytes())
-        self._vary = vectors.training(images.pixels, images.labels) if isinstance(images.pixels, Vectors) else None
+        self._vary = vectors.training(images.pixels) if isinstance(images.pixels, Vectors) else None
 
     def __len__(self) -> int:
         return len(self.images)

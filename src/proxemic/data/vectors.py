@@ -8,7 +8,6 @@ vectors.
 import io
 import math
 import os
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -249,54 +248,33 @@ class JoinedVectors:
 class VectorAugmentation:
     r"""Augmentation of training vectors, each by a seed of its own; the defaults do nothing.
 
-    $$x' = \lambda x + (1 - \lambda) \tilde x + \text{noise} \cdot \lVert x \rVert \, \epsilon / \sqrt{D}$$
+    $$x' = x + \text{noise} \cdot \lVert x \rVert \, \epsilon / \sqrt{D}$$
 
-    with another vector x̃ of the same class, λ drawn from Beta(mix, mix), and ε from a standard normal distribution.
+    with ε from a standard normal distribution.
 
     Args:
         noise: Norm of the noise as a part of the norm of the vector, 0 or more.
-        mix: Parameter of the Beta distribution, above 0: at 1 all mixtures are equally likely, towards 0 one of the two
-            vectors prevails; null does not mix.
 
     Raises:
         ValueError: If a value is out of its range.
 
     >>> from proxemic.data.vectors import VectorArray
-    >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [5.0]])))
-    >>> fetch = VectorAugmentation(mix=1.0).training(vectors, torch.tensor([0, 0, 1]))
-    >>> mixed = fetch([0, 1, 2], [7, 8, 9])
-    >>> bool(0 < mixed[0] < 1), bool(0 < mixed[1] < 1), float(mixed[2])
-    (True, True, 5.0)
+    >>> vectors = Vectors(VectorArray(torch.ones(2, 100)))
+    >>> noise = VectorAugmentation(noise=0.5).training(vectors)([0, 1], [7, 8]) - 1
+    >>> (noise.norm(dim=1) / 10).round(decimals=1).tolist()
+    [0.5, 0.5]
     """
 
     noise: float = 0.0
-    mix: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self, "vectors", noise="[0, inf)", mix="(0, inf)")
+        check_fields(self, "vectors", noise="[0, inf)")
 
-    def training(self, vectors: Vectors, labels: Int64[Tensor, " vectors"]) -> Fetch:
+    def training(self, vectors: Vectors) -> Fetch:
         """Make the function that reads vectors by their indices, and augments each by its seed."""
-        by_class = labels.numpy().argsort(kind="stable")
-        ends = labels.bincount().cumsum(0).tolist()
-        classes = labels.numpy()
-
-        def draw_partner(index: int, generator: random.Random) -> int:
-            """Draw another vector of the class; return the vector itself if it is alone."""
-            label = int(classes[index])
-            first, end = ends[label - 1] if label else 0, ends[label]
-            if end - first == 1:
-                return index
-            other = int(by_class[first + generator.randrange(end - first - 1)])
-            return int(by_class[end - 1]) if other == index else other  # the last one means the vector itself
 
         def fetch(indices: Sequence[int], seeds: Sequence[int]) -> Float32[Tensor, "batch dim"]:
             batch = vectors.fetch(indices, seeds)
-            if self.mix is not None:
-                generators = [random.Random(seed) for seed in seeds]
-                share = torch.tensor([generator.betavariate(self.mix, self.mix) for generator in generators])
-                others = [draw_partner(*pair) for pair in zip(indices, generators, strict=True)]
-                batch = torch.lerp(vectors.fetch(others, seeds), batch, share[:, None])
             if self.noise:
                 scale = self.noise / math.sqrt(vectors.dim) * batch.norm(dim=1, keepdim=True)
                 batch = batch + scale * _normal(seeds, vectors.dim)

@@ -107,7 +107,6 @@ class RunDirectory:
         loss: The weights of the loss, such as proxies, in the chosen epoch.
         checkpoint: The state from which ``--resume`` continues.
         start: The network before training, in a folder with ``model.json``.
-        chosen: The chosen epoch's files; it exists if an interpolation has replaced them.
         report: A page about the run, written by the command line at the end.
         diverged: Why training stopped if loss or weights were not finite; removed when it is resumed.
     """
@@ -126,7 +125,6 @@ class RunDirectory:
         self.loss = path / "loss.safetensors"
         self.checkpoint = path / "checkpoints" / "last.ckpt"
         self.start = path / "checkpoints" / "start"
-        self.chosen = path / "checkpoints" / "chosen"
         self.report = path / "report.html"
         self.diverged = path / "diverged.txt"
 
@@ -330,39 +328,6 @@ class RunDirectory:
         for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)
-
-    def set_chosen_aside(self) -> None:
-        """Copy the chosen epoch's files for `restore_chosen`, before an interpolation replaces them."""
-        temporary = self._new_folder(self.chosen)
-        for path in self._chosen_files():
-            if path.exists():
-                shutil.copyfile(path, temporary / path.name)
-        temporary.replace(self.chosen)
-
-    def restore_chosen(self) -> None:
-        """Restore the chosen epoch's files if an interpolation has replaced them, so that the run can be resumed."""
-        if not self.chosen.exists():
-            return
-        for path in self._chosen_files():
-            if (self.chosen / path.name).exists():
-                with write_atomically(path) as temporary:
-                    shutil.copyfile(self.chosen / path.name, temporary)
-            else:
-                path.unlink(missing_ok=True)
-        gone = self._new_folder(self.chosen)
-        self.chosen.replace(gone)
-        shutil.rmtree(gone)
-
-    def _chosen_files(self) -> tuple[Path, ...]:
-        return (self.model, self.model.with_suffix(".json"), self.loss)
-
-    @staticmethod
-    def _new_folder(beside: Path) -> Path:
-        """Create an empty temporary folder, which is renamed once it is complete."""
-        folder = beside.with_name(f"{beside.name}.tmp")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        return folder
 
     def write_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the rows of all epochs anew, so that a resumed run neither repeats nor loses one."""

@@ -159,7 +159,7 @@ class FinishedRun(Run):
                 f"{self.path} has no proxies, because no epoch was better than the features of the network before "
                 "training, which the run kept: train again with a lower --optim.lr, or with --evaluation.start false."
             )
-        recipe = self.recipe.from_its_first_phase()
+        recipe = self.recipe
         assert self.metrics is not None
         first = self.metrics["phases"][0]["epochs"] if "phases" in self.metrics else recipe.lengths[0]
         phase = recipe.second_phase if recipe.second_phase and self.metrics["epoch"] > first else recipe
@@ -173,8 +173,7 @@ class FinishedRun(Run):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.recipe.seed)
             build_model(config)  # draws random numbers first, as in the run
-            first = self.recipe.from_its_first_phase()
-            return make_loss(first.loss, self._num_classes, first.model.embedding_size)
+            return make_loss(self.recipe.loss, self._num_classes, config.embedding_size)
 
     @cached_property
     def model(self) -> EmbeddingModel:

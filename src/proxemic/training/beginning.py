@@ -1,25 +1,17 @@
 """How a run begins: from the features of its images, with the weights of another run, or where a run has stopped."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import (
-    ChainedScheduler,
-    CosineAnnealingLR,
-    LRScheduler,
-    OneCycleLR,
-    PolynomialLR,
-    SequentialLR,
-)
 
 from proxemic.data import ImageSet, Splits
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
-from proxemic.files import write_atomically, write_text
+from proxemic.files import write_text
 from proxemic.locks import LOCK
 from proxemic.losses import ProxyLoss
 from proxemic.losses.margins import MARGINS
@@ -28,16 +20,12 @@ from proxemic.losses.user_defined import loss_name
 from proxemic.models import EmbeddingModel, begin_at_principal_components, load_model
 from proxemic.models.config import PRINCIPAL
 from proxemic.models.lora import load_merged_state
-from proxemic.optim.schedules import PolynomialDecay
 from proxemic.runs.directory import RunDirectory, split_fingerprint
 from proxemic.runs.embed import embed_images, evaluation_mode, pick_device
 from proxemic.training.recipe import Recipe
 
 MOST_IMAGES = 16_384
 """The most training images whose features are looked at."""
-
-# After this many epochs, the rate is 0, rises again or is not defined.
-_ENDS = {CosineAnnealingLR: "T_max", OneCycleLR: "total_steps", PolynomialLR: "total_iters"}
 
 
 class PooledFeatures(nn.Module):
@@ -233,49 +221,6 @@ def load_loss(run: RunDirectory, loss: nn.Module) -> None:
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
         raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
-
-
-def check_extension(run: RunDirectory, before: int, epochs: int, schedule: LRScheduler | None) -> None:
-    """Raise `UserError` if the extended run would end differently from one that had as many epochs from the start."""
-    from proxemic.training.storage import read_checkpoint  # imports Lightning
-
-    instead = f"begin with its weights, by --training.start_from {run.path} and a new --out"
-    if not run.checkpoint.exists():
-        if run.metrics.exists():
-            raise UserError(f"{run.path} has no checkpoint to go on from ({run.checkpoint} is missing): {instead}.")
-        return  # nothing was trained yet
-    if read_checkpoint(run.checkpoint)["proxemic"]["second_phase_began"] is not None:
-        raise UserError(f"{run.path} is in its second phase, which cannot begin later any more: {instead}.")
-    for part in _parts(schedule):
-        if isinstance(part, PolynomialDecay):
-            raise UserError(
-                f"optim.schedule is PolynomialDecay, whose rates fall over all epochs: those trained so far had the "
-                f"rates of {before} epochs. To train more, {instead}."
-            )
-        end = next((getattr(part, name) for kind, name in _ENDS.items() if isinstance(part, kind)), None)
-        if end is not None and before <= end < epochs:
-            raise UserError(
-                f"optim.schedule is {type(part).__name__}, which comes to its end after {end} epochs: its rates "
-                f"from there on are not those of a training of {epochs} epochs. To train more, {instead}."
-            )
-
-
-def _parts(schedule: LRScheduler | None) -> Iterator[LRScheduler]:
-    """Yield the schedules that a composed schedule consists of."""
-    if isinstance(schedule, SequentialLR | ChainedScheduler):
-        for part in schedule._schedulers:
-            yield from _parts(part)
-    elif schedule is not None:
-        yield schedule
-
-
-def extend(run: RunDirectory, recipe_yaml: str) -> None:
-    """Replace the recipe of a run, which then counts as unfinished. A kill at any moment leaves a run to resume."""
-    with write_atomically(run.recipe) as temporary:
-        temporary.write_text(recipe_yaml, encoding="utf-8")
-        # First, because a run with metrics counts as finished, whatever its epochs.
-        run.metrics.unlink(missing_ok=True)
-        run.report.unlink(missing_ok=True)
 
 
 def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str, epochs: int) -> None:

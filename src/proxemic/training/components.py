@@ -3,14 +3,12 @@
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from proxemic.data import ImageSet, Splits
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss, class_balanced_weights
+from proxemic.losses import HISTLoss, PairwiseLoss, ProxyLoss
 from proxemic.losses.user_defined import Loss, LossFactory, loss_name, make_loss
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, check_backbone
 from proxemic.runs.directory import RunDirectory
@@ -35,7 +33,6 @@ class Components:
     splits: Splits
     task: EmbeddingTask
     data: TrainingData
-    schedule: LRScheduler | None
 
 
 def build_components(session: Session, splits: Splits) -> Components:
@@ -44,8 +41,7 @@ def build_components(session: Session, splits: Splits) -> Components:
     with session.times.of("network"):
         model, loss = build_networks(recipe, splits)
         _check_takes_images(recipe, model, run)
-    schedule = recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1]
-    _check_schedule(recipe, schedule)
+    _check_schedule(recipe, recipe.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
     check_own_metrics(recipe.evaluation)
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
@@ -59,7 +55,6 @@ def build_components(session: Session, splits: Splits) -> Components:
     if sharded:
         _check_sharded(recipe, loss, processes)
     data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
-    beta = recipe.training.class_balance
     task = EmbeddingTask(
         model,
         loss,
@@ -73,9 +68,8 @@ def build_components(session: Session, splits: Splits) -> Components:
         processes=processes,
         shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
         even_batches=data.even,
-        class_weights=None if beta is None else class_balanced_weights(_class_counts(splits), beta),
     )
-    return Components(splits, task, data, schedule)
+    return Components(splits, task, data)
 
 
 def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:
@@ -145,18 +139,8 @@ def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
 def _loss(make: LossFactory, recipe: Recipe, splits: Splits) -> Loss:
     loss = make_loss(make, splits.train.num_classes, recipe.model.embedding_size, normalized=recipe.model.normalize)
     if isinstance(loss, ProxyLoss):
-        loss.count_classes(_class_counts(splits))
-    if recipe.training.class_balance is not None and not (isinstance(loss, ProxyLoss) and loss.data_wise):
-        raise UserError(
-            f"training.class_balance is {recipe.training.class_balance}, but {loss_name(loss)} has no values of "
-            "samples that could be weighed: take a data-wise loss, as DataWiseMultiProxyAnchorLoss or a softmax loss, "
-            "or leave it null."
-        )
+        loss.count_classes(torch.bincount(splits.train.labels, minlength=splits.train.num_classes))
     return loss
-
-
-def _class_counts(splits: Splits) -> Int[Tensor, " classes"]:
-    return torch.bincount(splits.train.labels, minlength=splits.train.num_classes)
 
 
 @torch.no_grad()

@@ -234,7 +234,6 @@ class TrainingConfig:
             the clusters of its embeddings by the network at that time; 0 spreads them before the first step.
         anneal_gamma: How the γ of the pooling over proxies changes in the first epochs to the γ of the loss; null for
             no change.
-        start_phase: 2 trains only the second phase, usually with ``start_from`` set to a run of the first.
         precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` chooses and
             reports the fastest: on a CPU it times two steps of 32-true and of bf16-mixed; on a CUDA GPU it takes
             bf16-mixed if the GPU computes in bfloat16, else 16-mixed. A resumed run keeps its choice; name a precision
@@ -251,12 +250,6 @@ class TrainingConfig:
             On CPUs each process takes those of its own part, and the first process's are kept.
         average: An average of the network's weights, which may be chosen instead of the weights after an epoch; null
             for none.
-        interpolate: Shares, each in (0, 1), such as [0.2, 0.4, 0.6, 0.8]. After the last epoch, the network is also
-            evaluated with weights that lie these shares of the way from the start to the chosen epoch, and the best is
-            kept if it is better.
-        class_balance: β in [0, 1] of `proxemic.losses.class_balanced_weights`, which weights images by the size of
-            their class. At 0 all images have the same weight, at 1 all classes have; 0.999 is usual. Null weights no
-            images.
         label_noise: Share, in [0, 1), of training images that get a wrong label, drawn uniformly by the recipe's
             ``seed``, to measure the effect of wrong labels. Validation and test labels stay correct.
         callbacks: Lightning callbacks; the values of such as `proxemic.training.DistanceToProxy` are added to the
@@ -274,7 +267,6 @@ class TrainingConfig:
     start_proxies: Literal["drawn", "class_means", "k_means"] = "drawn"
     spread_after: int = 0
     anneal_gamma: GammaAnnealing | None = None
-    start_phase: Literal[1, 2] = 1
     checkpoint_minutes: float = 10.0
     precision: TrainingPrecision = "32-true"
     compile: Literal["auto"] | bool = "auto"
@@ -282,8 +274,6 @@ class TrainingConfig:
     threads: int | None = None
     sync_batch_norm: bool = True
     average: Averaging | None = None
-    interpolate: Sequence[float] = ()
-    class_balance: float | None = None
     label_noise: float = 0.0
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
@@ -296,18 +286,12 @@ class TrainingConfig:
             warmup_epochs="[0, inf)",
             spread_after=f"[0, {self.epochs})",
             threads="[1, inf)",
-            class_balance="[0, 1]",
             label_noise="[0, 1)",
         )
         require(
             self.spread_after == 0 or self.start_proxies == "k_means",
             f"training.spread_after is {self.spread_after}, but training.start_proxies is {self.start_proxies}: "
             "set that to k_means, or spread_after to 0.",
-        )
-        require(
-            all(0 < share < 1 for share in self.interpolate),
-            f"training.interpolate is {[*self.interpolate]}, but must be shares above 0 and below 1: 0 is the "
-            "start, 1 the chosen epoch.",
         )
         require(
             self.average is None or self.average.begins <= self.epochs,

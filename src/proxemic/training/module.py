@@ -49,7 +49,6 @@ class EmbeddingTask(LightningModule):
         processes: Processes = Processes(),
         shards: ProxyShards | None = None,
         even_batches: bool = False,
-        class_weights: Float[Tensor, " classes"] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -66,8 +65,6 @@ class EmbeddingTask(LightningModule):
         self.processes = processes
         self.shards = shards
         self.even_batches = even_batches
-        self._class_weights: Tensor | None
-        self.register_buffer("_class_weights", class_weights, persistent=False)
         self._trained = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
         self.plateau: ReduceLROnPlateau | None = None
         self._kept_plateau: dict[str, Any] | None = None
@@ -141,8 +138,7 @@ class EmbeddingTask(LightningModule):
         if self.processes.world > 1 and self.shards is None:
             # Every process must draw the same random numbers in the loss if each computes all of it.
             self._seed_step()
-        weights = None if self._class_weights is None else self._class_weights[labels]
-        loss = self.loss(embeddings, labels, weights=weights)
+        loss = self.loss(embeddings, labels)
         # On a GPU, a check in each step would wait for it; there the weights are checked once per epoch.
         if not loss.is_cuda and not loss.isfinite():
             self.fail(f"The loss became {loss.item()} at step {self.global_step} (epoch {self.current_epoch})")

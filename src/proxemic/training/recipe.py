@@ -69,13 +69,9 @@ class Recipe:
         check_fields(self, seed=SEEDS)
         training, second, cache, features = self.training, self.second_phase, self.cache, self.features
         require(
-            second is not None or training.start_phase == 1,
-            "training.start_phase is 2, but the recipe has no second_phase: add one, or leave it 1.",
-        )
-        require(
-            second is None or training.start_phase == 2 or second.epochs < training.epochs,
+            second is None or second.epochs < training.epochs,
             f"second_phase.epochs is {second and second.epochs}, but must be less than training.epochs, which is "
-            f"{training.epochs} and counts both phases: or begin with it by --training.start_phase 2.",
+            f"{training.epochs} and counts both phases.",
         )
         select_on = self.evaluation.select_on
         require(
@@ -99,11 +95,6 @@ class Recipe:
             not features.cache or self.model.pooling != "gem",
             "features.cache is true, but model.pooling is gem, whose power is trained and changes the features: "
             "take cubic-gem or another pooling, or set features.cache to false.",
-        )
-        require(
-            not training.interpolate or select_on != "last",
-            "training.interpolate is chosen by evaluation.metric on held-out classes, but evaluation.select_on is "
-            "last: set it to validation, or training.interpolate to [].",
         )
         side, resize = cache.shorter_side, self.images.shorter_side or self.images.size
         require(
@@ -163,25 +154,3 @@ class Recipe:
         """The largest number of epochs of each phase."""
         epochs, second = self.training.epochs, self.second_phase
         return (epochs,) if second is None else (epochs - second.epochs, second.epochs)
-
-    def from_its_first_phase(self) -> "Recipe":
-        """Return the recipe of the second phase alone if ``training.start_phase`` is 2, else this recipe."""
-        second = self.second_phase
-        if second is None or self.training.start_phase == 1:
-            return self
-        training = replace(self.training, epochs=second.epochs, start_phase=1, warmup_epochs=0)
-        return replace(self, loss=second.loss, optim=second.optim, training=training, second_phase=None)
-
-    def with_epochs(self, epochs: int) -> "Recipe":
-        """Return the recipe with another number of epochs, to extend a run."""
-        if self.training.start_phase == 2:
-            raise UserError(
-                "The run trains its second phase alone, whose epochs are second_phase.epochs: it cannot be extended by "
-                "--training.epochs."
-            )
-        if epochs <= self.training.epochs:
-            raise UserError(
-                f"--training.epochs is {epochs}, but the run has {self.training.epochs}: give more to extend it, or "
-                "continue it by --resume alone."
-            )
-        return replace(self, training=replace(self.training, epochs=epochs))

@@ -1,62 +1,42 @@
-"""Writes the results of a trained run: interpolation, test, plots and metrics."""
+"""Writes the results of a trained run: test, plots and metrics."""
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.data import ImageSet, Splits
 from proxemic.files import read_json, write_json
-from proxemic.models import EmbeddingModel, load_model, save_model
-from proxemic.models.lora import merged_state
+from proxemic.models import load_model
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import BothStarts, SideBySide
-from proxemic.tables import percent
 from proxemic.training.advice import curve_advice
 from proxemic.training.beginning import embed_by_recipe
 from proxemic.training.callbacks.measures import EpochMeasure
-from proxemic.training.module import EmbeddingTask
 from proxemic.training.plots import draw_curves, draw_gallery
-from proxemic.training.record import Session, write_loss
+from proxemic.training.record import Session
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
 """Embeddings of the test images: by the network that is kept (``test``), and those before training."""
 
 
-def write_results(
-    session: Session, task: EmbeddingTask, splits: Splits, held_out: ImageSet | None, *, test: bool
-) -> tuple[dict[str, Any], Embedded]:
-    """Interpolate, evaluate the kept network (with ``test``, on the test classes), draw plots and write the metrics."""
+def write_results(session: Session, splits: Splits, *, test: bool) -> tuple[dict[str, Any], Embedded]:
+    """Evaluate the kept network (with ``test``, on the test classes), draw plots and write the metrics."""
     recipe, run, record, report = session.recipe, session.run, session.record, session.report
     measures = [item for item in recipe.training.callbacks or [] if isinstance(item, EpochMeasure)]
     names = [name for measure in measures for name in measure.names]
     best, kept, metric = record.best, record.kept, recipe.evaluation.metric
     assert best is not None
-    interpolated: list[dict[str, float]] = []
-    better: dict[str, float] | None = None
-    if recipe.training.interpolate and held_out is not None:
-        interpolated, better = interpolate(session, task, held_out)
     measured_before = read_json(run.measured_before) if names and run.measured_before.exists() else {}
     at_best = best if best["epoch"] else measured_before
     measured = {name: at_best[name] for name in names if name in at_best}
     other = {"epoch", "step", "loss", "seconds", *names}
     validation = {name: value for name, value in best.items() if name not in other}
     result, embedded = ({}, {}) if splits.test is None or not test else _test(session, splits.test, splits)
-    epoch = int(best["epoch"])
-    if better is not None:
-        kept, validation = "interpolation", dict(better)
-        result["alpha"] = validation.pop("alpha")
-        epoch = epoch or len(record.rows)  # interpolation ends at this network
-        report(
-            f"The run keeps the weights at {better['alpha']:g} of the way from the start to epoch {epoch}: "
-            f"validation {metric} {percent(better[metric])}, before {percent(best[metric])}."
-        )
-    result |= {"epoch": epoch, "kept": kept}
+    result |= {"epoch": int(best["epoch"]), "kept": kept}
     result |= {"selected_on": recipe.evaluation.select_on, "seed": recipe.seed}
     if "test" in result or recipe.evaluation.select_on == "validation":
         result["precision"] = recipe.evaluation.precision
@@ -66,8 +46,6 @@ def write_results(
     if recipe.evaluation.select_on == "validation":
         result["validation"] = validation
         result |= {f"validation_{name}": values for name, values in record.starts.items()}
-        if interpolated:
-            result["interpolated"] = interpolated
     if measured:
         result |= {"measured": measured, "measured_before": measured_before}
     if record.ended:
@@ -86,49 +64,6 @@ def write_results(
     if splits.test is None and test:
         report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result, embedded
-
-
-def interpolate(
-    session: Session, task: EmbeddingTask, images: ImageSet
-) -> tuple[list[dict[str, float]], dict[str, float] | None]:
-    """Evaluate the networks between the start and the chosen epoch, and keep the best if it is better.
-
-    If the run keeps its start, they lie between the start and the last epoch. Statistics of batch norm are
-    interpolated like the weights.
-
-    Returns:
-        The metrics of each interpolation, and those of the kept one, or None if the chosen epoch is kept.
-    """
-    recipe, run, record = session.recipe, session.run, session.record
-    shares, best, metric = recipe.training.interpolate, record.best, recipe.evaluation.metric
-    assert best is not None
-    start = load_model(run.start, recipe.model.custom_backbone)[0]
-    is_start = record.kept in record.starts
-    end = merged_state(task.model if is_start else load_model(run.path, recipe.model.custom_backbone)[0])
-    networks = [_between(start, end, share) for share in shares]
-    with session.times.of("validation"):
-        embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "interpolations").chunk(len(shares), dim=1)
-        metrics = [evaluate_embeddings(part.contiguous(), images, recipe.evaluation) for part in embeddings]
-    values = [{"alpha": share, **metric} for share, metric in zip(shares, metrics, strict=True)]
-    better = max(values, key=lambda value: value[metric])
-    if better[metric] <= best[metric]:
-        return values, None
-    run.set_chosen_aside()
-    save_model(run.path, networks[values.index(better)].cpu(), recipe.preprocessing)
-    if is_start:
-        write_loss(run, task.loss, task.shards)
-    return values, better
-
-
-@torch.no_grad()
-def _between(start: EmbeddingModel, end: Mapping[str, Tensor], share: float) -> EmbeddingModel:
-    """Return the network whose weights lie at this share of the way from the start to the end."""
-    network, state = copy.deepcopy(start), {}
-    for name, value in start.state_dict().items():
-        target = end[name].to(value.device)
-        state[name] = value.lerp(target, share) if value.is_floating_point() else target
-    network.load_state_dict(state)
-    return network
 
 
 def _split(splits: Splits) -> str:

@@ -24,7 +24,7 @@ from proxemic.runs.embed import pick_device
 from proxemic.runs.processes import Processes, join_processes
 from proxemic.threads import cpu_threads
 from proxemic.training.advice import introduce
-from proxemic.training.beginning import check_extension, extend, start_from, start_head, trained_before
+from proxemic.training.beginning import start_from, start_head, trained_before
 from proxemic.training.failures import explained
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Session, Times
@@ -57,7 +57,6 @@ def train(
     *,
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
-    epochs: int | None = None,
     threads: int | None = None,
     report: Callable[[str], object] | None = None,
     progress: bool = True,
@@ -75,8 +74,6 @@ def train(
         overrides: Values for the named recipe by dotted keys (``{"training.epochs": 5}``); with ``resume`` only
             ``data.root``, for moved data.
         resume: Continue the run in ``out`` from its last checkpoint.
-        epochs: Extend the resumed run, finished or not, to this many epochs, with the same result as if it had had
-            as many from the start.
         threads: CPU threads of torch if ``training.threads`` of the recipe is None.
         report: Called with lines for the user; None logs them as ``proxemic``.
         progress: Whether to show progress bars on standard error if that is a terminal.
@@ -107,14 +104,10 @@ def train(
         if processes.is_first:
             run.check_run(test) if resume else run.check_new()
         recipe, text = _read_recipe(recipe, run, overrides or {}, resume=resume)
-        before = recipe.training.epochs
-        if epochs is not None:
-            recipe, text = recipe.with_epochs(epochs), None
-        if resume and epochs is None and run.metrics.exists():
+        if resume and run.metrics.exists():
             report(f"{run.path} is finished; these are its results.")
             return TrainingResult(run.path, dict(run.read_metrics()))
         text = text or to_yaml(recipe)
-        recipe = recipe.from_its_first_phase()
         if resume and not overrides:
             recipe = replace(recipe, data=run.locate(recipe.data))
             run.check_root(recipe.data)
@@ -136,8 +129,6 @@ def train(
         components = build_components(session, splits)
         task, held_out = components.task, held_out_images(recipe, splits)
         introduce(recipe, splits, task.model, report)
-        if epochs is not None:
-            check_extension(run, before, epochs, components.schedule)
         is_new = not run.checkpoint.exists()
         if recipe.training.start_from is not None and is_new:
             report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, clean))
@@ -149,10 +140,9 @@ def train(
             if not resume:
                 begun = {"test": test, "processes": processes.world, "precision": precision}
                 run.create(text, recipe.data, clean, earlier=trained_before(recipe), **begun)
-            elif epochs is not None or overrides:
-                extend(run, text)
+            elif overrides:
+                write_text(run.recipe, text)
             run.record_epochs(sum(recipe.lengths))
-            run.restore_chosen()
         session.begun = True
         with times.of("features"):
             if recipe.features.cache:
@@ -162,7 +152,7 @@ def train(
         fit(session, components, held_out)
         if not processes.is_first:
             return TrainingResult(run.path, {})
-        return TrainingResult(run.path, *write_results(session, task, splits, held_out, test=test))
+        return TrainingResult(run.path, *write_results(session, splits, test=test))
 
 
 def check_accelerator(recipe: Recipe) -> None:

@@ -206,5 +206,6 @@ def test_shards_of_webdataset_are_converted_as_documented(tmp_path: Path, monkey
     parts = (splits.train, splits.validation, splits.test_images)
     assert sum(len(part) for part in parts) == 32
     for part in parts:
-        # A picture's value says its class.
-        assert [str(colour(part.pixels[place]) // 5) for place in range(len(part))] == labels_of(part)
+        pixels: Any = part.pixels
+        values: list[Any] = [colour(pixels[place]) for place in range(len(part))]
+        assert [str(value // 5) for value in values] == labels_of(part), "a picture's value says its class"

@@ -46,7 +46,7 @@ def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[
         return {**base, "data": data, "model": model, "evaluation": evaluation}
 
     complete = changed(all_training_classes(base["data"]), check.folds * check.embedding_size, "last")
-    complete["training"] = base["training"] | {"until_plateau": None, "interpolate": []}
+    complete["training"] = base["training"] | {"until_plateau": None}
     recipes = {"complete": complete}
     for fold in range(check.folds):
         dealt = {"source": all_training_classes(base["data"]), "folds": check.folds, "fold": fold}

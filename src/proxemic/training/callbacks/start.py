@@ -26,8 +26,7 @@ class KeepStart(Callback):
         assert isinstance(task, EmbeddingTask)
         if trainer.global_step > 0:
             return
-        wanted = evaluation.start or evaluation.untrained or recipe.training.interpolate
-        if task.processes.is_first and wanted:
+        if task.processes.is_first and (evaluation.start or evaluation.untrained):
             save_model(session.run.start, task.model, recipe.preprocessing)
         if self.evaluator is None or not evaluation.start:
             return
