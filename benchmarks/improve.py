@@ -1,6 +1,6 @@
 r"""Measure how much a head over stored features gains with more labels, and by correcting wrong ones.
 
-    proxemic embed MODEL photos --out features.safetensors      # labelled pictures, embedded once
+    proxemic embed photos --model MODEL --out features.safetensors      # labelled pictures, embedded once
     python benchmarks/improve.py features.safetensors           # five seeds, minutes
     python benchmarks/improve.py features.safetensors --wrong 0.3 --labels 10
     python benchmarks/improve.py features.safetensors --labels 10 --seeds 10 --table split.csv   # to fine-tune beside
@@ -18,7 +18,7 @@ The following commands fine-tune the whole network on them; the result is the ro
 
     proxemic train --recipe own-pretrained --data.root split.csv --data.validation_fraction 0 \
         --evaluation.select_on last --out RUN
-    proxemic embed RUN photos --out tuned.safetensors
+    proxemic embed photos --model RUN --out tuned.safetensors
     python benchmarks/improve.py tuned.safetensors --labels 10 --seeds 10
 """
 

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, str, list[str], str]] = {
         "60 added",
     ),
     "ray": ("train,ray", "ray.data", ["embed", "--help"], "--ray-address"),
-    "serve": ("train,serve", "fastapi uvicorn python_multipart", ["serve", "nowhere"], "holds no gallery"),
+    "serve": ("train,serve", "fastapi uvicorn python_multipart", ["serve", "nowhere"], "does not exist"),
     "umap": ("train,umap", "umap", ["report", "--help"], "umap"),
     "datasets": ("train,datasets", "datasets", ["datasets", "--help"], "prepare"),
     "webdataset": ("train,webdataset", "webdataset", ["datasets", "list"], "glyphs"),

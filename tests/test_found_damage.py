@@ -171,13 +171,13 @@ def test_a_pipe_beside_an_exported_model_is_refused(tmp_path: Path, here: Here) 
     (tmp_path / "net.json").write_text(json.dumps({"preprocessing": vars(Preprocessing(size=8, resize=None))}))
     photos = write_folder(tmp_path / "photos", classes=1, images=1, size=8)
     with as_pipe(tmp_path / "net.json"):
-        refused(here("embed", tmp_path / "net.onnx", photos, "--out", tmp_path / "v.npy"), "net.json")
+        refused(here("embed", photos, "--model", tmp_path / "net.onnx", "--out", tmp_path / "v.npy"), "net.json")
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        "embed {model} {photos} --out {out}/v.npy --batch-size",
+        "embed {photos} --model {model} --out {out}/v.npy --batch-size",
         "gallery create {out}/shop {photos} --model {model} --batch-size",
         "gallery add {out}/copy {more} --batch-size",
         "search {shop} {photos} --batch-size",
@@ -205,7 +205,7 @@ def test_no_batch_has_so_many_pictures(
 
 
 def test_the_device_meta_computes_nothing(shelf: Path, tmp_path: Path, here: Here) -> None:
-    words = ["embed", shelf / "model", shelf / "photos", "--out", tmp_path / "v.npy"]
+    words = ["embed", shelf / "photos", "--model", shelf / "model", "--out", tmp_path / "v.npy"]
     assert_refused(here(*words, "--device", "meta"), ["meta"])
 
 
@@ -218,7 +218,7 @@ def test_too_little_memory_is_one_sentence(
         return torch.empty(1 << 60) if library == "torch" else np.empty(1 << 60, np.uint8)
 
     monkeypatch.setattr(EmbeddingModel, "forward", forward)
-    words = [run] if command == "evaluate" else [run, folder, "--out", tmp_path / "v.npy"]
+    words = [run] if command == "evaluate" else [folder, "--model", run, "--out", tmp_path / "v.npy"]
     assert_refused(here(command, *words), ["memory"])
 
 

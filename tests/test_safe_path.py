@@ -69,7 +69,7 @@ def test_workers_import_nothing_from_the_current_directory(
 @pytest.mark.parametrize(
     "words",
     [
-        ["embed", "SHELF/model", "SHELF/photos", "--workers", "1", "--out", "OUT.parquet"],
+        ["embed", "SHELF/photos", "--model", "SHELF/model", "--workers", "1", "--out", "OUT.parquet"],
         ["clean", "SHELF/photos", "--model", "SHELF/model", "--workers", "1"],
     ],
     ids=["embed", "clean"],

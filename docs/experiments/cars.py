@@ -49,7 +49,7 @@ def write_features(splits: list[str], out: Path) -> None:
     )
     preprocessing = Preprocessing(size=224, resize=None, reduce=True, mean=(0.5,) * 3, std=(0.5,) * 3)
     save_model(out / "network", build_model(network), preprocessing.as_dict())
-    embedded = embed_to_file(out / "network", out / "photographs.csv", out / "embedded.parquet", workers=0, strict=True)
+    embedded = embed_to_file(out / "photographs.csv", out / "embedded.parquet", out / "network", workers=0, strict=True)
     assert embedded is not None
     table = pq.read_table(out / "embedded.parquet").append_column("split", pa.array(splits))
     with write_atomically(out / "features.parquet") as temporary:

@@ -92,7 +92,7 @@ losses: list[ProxyLoss] = [
     ProxyAnchorLoss(classes, 32),
     AllPairMultiProxyAnchorLoss(classes, 32, proxies_per_class=2),
 ]
-print("untrained:", evaluate(make_network()))
+print("before training:", evaluate(make_network()))
 for loss in losses:
     print(f"{type(loss).__name__}:", evaluate(train_with(loss)))
 

@@ -76,7 +76,7 @@ print(proxemic.evaluate(folder / "run", resamples=0).text("table"))
 # `embedding` and `label`, or a `.npy` file with a table of labels beside it. Here, the run above plays the service.
 
 # %%
-embed_to_file(folder / "run", folder / "photos", folder / "vectors.parquet", workers=0)
+embed_to_file(folder / "photos", folder / "vectors.parquet", folder / "run", workers=0)
 print(pq.read_table(folder / "vectors.parquet").schema.remove_metadata())
 
 # %% [markdown]

@@ -38,7 +38,7 @@ for name, loss in {"softmax": "NormalizedSoftmaxLoss", "anchor": "ProxyAnchorLos
     recipe = proxemic.recipes.load("glyphs-small", loss=loss, **common)
     result = proxemic.train(recipe, folder / name, progress=False)
     runs[name] = result.path
-    print(f"{name}: kept epoch {result.metrics['epoch']}, the best on validation classes (0 is the untrained network)")
+    print(f"{name}: kept epoch {result.metrics['epoch']}, the best on validation classes (0 is the network before training)")
 
 # %% [markdown]
 # ## Paired on the same queries

@@ -35,7 +35,6 @@ def test_a_wrong_label_and_a_copy_are_found_by_a_run(folder: Path, run: Path, tm
 
 def test_refuses_in_a_sentence(here: Here, folder: Path, tmp_path: Path) -> None:
     for words, said in (
-        ([folder], ["give one with --model"]),
         ([tmp_path / "nothing", "--model", "run"], ["run is not a model"]),
         ([folder, "--model", folder], ["is not a model"]),
     ):

@@ -59,7 +59,7 @@ def test_what_the_user_can_mend_is_a_sentence(here: Here, monkeypatch: pytest.Mo
         ["datasets", "check", ""],
         ["evaluate", "model", "--query", "", "--gallery", "photos"],
         ["report", ""],
-        ["embed", "model", "photos", "--out="],
+        ["embed", "photos", "--out="],
         ["train", "--recipe", "glyphs-small", "--out", ""],
         ["search", "shop", "", "--html="],
         ["serve", ""],

@@ -72,7 +72,7 @@ def test_commands_that_take_a_model_say_that_its_run_is_unfinished(
         "verify": ["verify", copy, "--pairs", pairs, "--data", folder, "--format", "json"],
         "calibrate": ["calibrate", copy, "--format", "json"],
         "note": ["calibrate", copy],
-        "embed": ["embed", copy, folder, "--out", tmp_path / "v.npy", "--workers", "0"],
+        "embed": ["embed", folder, "--model", copy, "--out", tmp_path / "v.npy", "--workers", "0"],
         "create": ["gallery", "create", shop, folder, "--model", copy],
         "export": ["export", copy, "--unfinished", "--out", tmp_path / "net.onnx"],
     }.items():

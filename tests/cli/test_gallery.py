@@ -112,7 +112,10 @@ def test_a_gallery_of_vectors_alone(tmp_path: Path, here: Here) -> None:
 def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, here: Here) -> None:
     (tmp_path / "photos").symlink_to(shelf / "photos")
     assert (
-        here("embed", shelf / "model", "photos", "--out", "v.parquet", "--workers", "0", cwd=tmp_path).returncode == 0
+        here(
+            "embed", "photos", "--model", shelf / "model", "--out", "v.parquet", "--workers", "0", cwd=tmp_path
+        ).returncode
+        == 0
     )
     words = ["gallery", "create", "shop", "v.parquet", "--model", shelf / "model"]
     assert here(*words, "--root", "/elsewhere", cwd=tmp_path).stdout.startswith(f"{ROWS} added")
@@ -139,8 +142,8 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
         ("create new no*.png --model model", ["no*.png has no pictures"]),
         ("create shop photos --model model", ["shop holds a gallery"]),
         ("create photos --model model", ["photos is not empty"]),
-        ("add photos photos", ["photos holds no gallery"]),
-        ("add nowhere photos", ["nowhere holds no gallery"]),
+        ("add photos photos", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
+        ("add nowhere photos", ["nowhere does not exist"]),
         ("add shop nowhere", ["nowhere does not exist"]),
         ("add shop short.npy", ["vectors have 2 numbers, but those of shop have 6"]),
         ("add shop bad.npy", ["row 2: the vector has a number that is not finite"]),
@@ -153,10 +156,11 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
         ("remove shop --where id=5", ["no column 'id'"]),
         ("remove shop --where label=x --path y", ["--where and --path"]),
         ("delete shop", ["shop would be deleted for good: add --yes"]),
-        ("delete photos --yes", ["photos holds no gallery"]),
-        ("delete nowhere --yes", ["nowhere holds no gallery"]),
-        ("info nowhere", ["nowhere holds no gallery"]),
-        ("verify photos", ["photos holds no gallery"]),
+        ("delete photos --yes", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
+        ("delete nowhere --yes", ["nowhere does not exist"]),
+        ("info nowhere", ["nowhere does not exist"]),
+        ("info phots", ["phots does not exist (there is photos)"]),
+        ("verify photos", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
         ("index shop exact --set m=x", ["--set is 'm=x', but must be NAME=NUMBER"]),
     ],
 )

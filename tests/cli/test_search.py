@@ -93,7 +93,8 @@ def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None
         ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),
         ("shop bad.npy", ["row 2: the vector has a number that is not finite"]),
         ("shop none.npy", ["none.npy does not exist"]),
-        ("model photos", ["model holds no gallery"]),
+        ("model photos", ["model does not exist"]),
+        ("phots photos", ["phots does not exist (there is photos)", "a folder of pictures"]),
         ("shop photos --model photos", ["photos is not a model"]),
     ],
 )

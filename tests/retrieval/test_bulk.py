@@ -65,12 +65,23 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def whole(photos: Path) -> Path:
     """The file of an uninterrupted command in one process."""
-    embed_to_file(photos / "model", photos / "photos", photos / "whole.parquet", batch_size=4, workers=0)
+    embed_to_file(photos / "photos", photos / "whole.parquet", photos / "model", batch_size=4, workers=0)
     return photos / "whole.parquet"
 
 
 def words(photos: Path, out: Path) -> list[str | Path]:
-    return ["embed", photos / "model", photos / "photos", "--out", out, "--batch-size", "4", "--workers", "0"]
+    return [
+        "embed",
+        photos / "photos",
+        "--model",
+        photos / "model",
+        "--out",
+        out,
+        "--batch-size",
+        "4",
+        "--workers",
+        "0",
+    ]
 
 
 def wait_for_parts(process: warm.Process, out: Path, count: int) -> None:
@@ -82,7 +93,7 @@ def wait_for_parts(process: warm.Process, out: Path, count: int) -> None:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("name", ["v.parquet", "v.safetensors", "v.npy"])
 def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp_path: Path, name: str) -> None:
-    written = embed_to_file(photos / "model", photos / "photos", tmp_path / name, batch_size=4, workers=2)
+    written = embed_to_file(photos / "photos", tmp_path / name, photos / "model", batch_size=4, workers=2)
     assert written is not None
     assert (written.rows, written.dim, written.embedded, written.unreadable) == (64, 4, 64, {})
     paths = sorted(map(str, (photos / "photos").rglob("*.png")))
@@ -164,7 +175,7 @@ def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(photos: Path
     assert [result.stdout.startswith("64 x 4 in") for result in results] == [True, False]
     assert out.read_bytes() == whole.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
-    results = finish(start_together(2, "embed", photos / "model", photos / "none", "--out", out))
+    results = finish(start_together(2, "embed", photos / "none", "--model", photos / "model", "--out", out))
     assert [result.returncode for result in results] == [2, 2]
     assert all("none does not exist" in result.stderr for result in results)
 
@@ -182,14 +193,14 @@ def test_a_picture_that_changes_is_embedded_anew_and_others_are_not(photos: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxemic.retrieval.bulk._write", stop)
         with pytest.raises(Stopped):
-            embed_to_file(photos / "model", folder, out, batch_size=4, workers=0)
+            embed_to_file(folder, out, photos / "model", batch_size=4, workers=0)
     assert len([*tmp_path.glob("v.npy.parts/*.safetensors")]) == 4
     Image.new("RGB", (SIZE, SIZE), "red").save(folder / "class 01" / "3.png")
     next(tmp_path.glob("v.npy.parts/*.safetensors")).write_bytes(b"damaged")
-    written = embed_to_file(photos / "model", folder, out, batch_size=4, workers=0)
+    written = embed_to_file(folder, out, photos / "model", batch_size=4, workers=0)
     assert written is not None
     assert written.embedded in (8, 16)  # the damaged one may be that of the changed picture
-    expected = embed_to_file(photos / "model", folder, tmp_path / "w.npy", batch_size=4, workers=0)
+    expected = embed_to_file(folder, tmp_path / "w.npy", photos / "model", batch_size=4, workers=0)
     assert expected is not None
     assert out.read_bytes() == (tmp_path / "w.npy").read_bytes()
 
@@ -222,7 +233,7 @@ def test_pictures_that_cannot_be_read_are_listed(
         (folder / "class 01" / f"{number}.png").write_bytes(b"")
     (folder / "notes.txt").write_text("")
     said: list[str] = []
-    written = embed_to_file(photos / "model", folder, out, batch_size=4, workers=0, report=said.append)
+    written = embed_to_file(folder, out, photos / "model", batch_size=4, workers=0, report=said.append)
     assert written is not None
     content, readable = read_embeddings(out), [f"class 00/{number}.png" for number in (1, 2, 3)]
     readable += [f"class 02/{number}.png" for number in range(4)]
@@ -235,14 +246,16 @@ def test_pictures_that_cannot_be_read_are_listed(
     with (tmp_path / "v.unreadable.csv").open() as file:
         assert [row["path"] for row in csv.DictReader(file)] == names
     flags = ["--batch-size", "4", "--workers", "0", "--strict"]
-    assert_refused(here("embed", photos / "model", folder / "class 01", "--out", out, *flags), ["None of 4 pictures"])
+    assert_refused(
+        here("embed", folder / "class 01", "--model", photos / "model", "--out", out, *flags), ["None of 4 pictures"]
+    )
     folder.joinpath("notes.txt").unlink()
-    result = here("embed", photos / "model", folder, "--out", tmp_path / "strict.npy", *flags)
+    result = here("embed", folder, "--model", photos / "model", "--out", tmp_path / "strict.npy", *flags)
     assert_refused(result, ["5 of 12 pictures cannot be read", "strict.unreadable.csv", "strict.npy.parts"])
     assert not (tmp_path / "strict.npy").exists()
     for name in names:
         Image.new("RGB", (SIZE, SIZE)).save(name)
-    assert here("embed", photos / "model", folder, "--out", out, *flags).returncode == 0
+    assert here("embed", folder, "--model", photos / "model", "--out", out, *flags).returncode == 0
     assert not (tmp_path / "v.unreadable.csv").exists()
 
 
@@ -252,7 +265,7 @@ def test_a_head_alone_embeds_a_file_of_vectors(photos: Path, tmp_path: Path, her
     save_model(tmp_path / "head", head, {})
     paths = [f"{number}.jpg" for number in range(len(labels))]
     source = write_table(tmp_path / "in.parquet", vectors, label=[None, *labels[1:]], path=paths)
-    written = embed_to_file(tmp_path / "head", source, tmp_path / "out.parquet")
+    written = embed_to_file(source, tmp_path / "out.parquet", tmp_path / "head")
     assert written is not None
     content = read_embeddings(written.path)
     assert content.rows.paths == tuple(paths)
@@ -260,12 +273,15 @@ def test_a_head_alone_embeds_a_file_of_vectors(photos: Path, tmp_path: Path, her
     with torch.no_grad():
         torch.testing.assert_close(content.embeddings, head(torch.from_numpy(vectors)))
     np.save(tmp_path / "in.npy", vectors)
-    assert embed_to_file(tmp_path / "head", tmp_path / "in.npy", tmp_path / "out.npy") is not None
+    assert embed_to_file(tmp_path / "in.npy", tmp_path / "out.npy", tmp_path / "head") is not None
     assert torch.equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
     assert_refused(
-        here("embed", tmp_path / "head", photos / "photos", "--out", tmp_path / "v.npy"), ["takes vectors", "photos"]
+        here("embed", photos / "photos", "--model", tmp_path / "head", "--out", tmp_path / "v.npy"),
+        ["takes vectors", "photos"],
     )
-    assert_refused(here("embed", tmp_path / "head", source, source, "--out", tmp_path / "v.npy"), ["2 sources"])
+    assert_refused(
+        here("embed", source, source, "--model", tmp_path / "head", "--out", tmp_path / "v.npy"), ["2 sources"]
+    )
 
 
 def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Path) -> None:
@@ -275,7 +291,7 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
         "path,is_query,is_gallery,sequence,category,x_1,y_1,x_2,y_2\n"
         f"{folder}/0.png,1,0,a,,0,0,8,8\n{folder}/1.png,0,1,,b,,,,\n"
     )
-    embed_to_file(photos / "model", table, tmp_path / "v.safetensors")
+    embed_to_file(table, tmp_path / "v.safetensors", photos / "model")
     rows = read_embeddings(tmp_path / "v.safetensors").rows
     assert rows.paths == (f"{folder}/0.png (0, 0, 8, 8)", f"{folder}/1.png")
     assert rows.labels is None
@@ -290,17 +306,17 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
 def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
     model, images = photos / "model", photos / "photos"
     for name, command in {
-        "is not a model": [tmp_path, images, "--out", "v.npy"],
-        "does not exist": [model, tmp_path / "none", "--out", "v.npy"],
-        "ends in .txt": [model, images, "--out", "v.txt"],
-        "--batch-size is 0": [model, images, "--out", "v.npy", "--batch-size", "0"],
-        "--workers is -1": [model, images, "--out", "v.npy", "--workers", "-1"],
-        "The device nonsense": [model, images, "--out", "v.npy", "--device", "nonsense"],
+        "is not a model": [images, "--model", tmp_path, "--out", "v.npy"],
+        "does not exist": [tmp_path / "none", "--model", model, "--out", "v.npy"],
+        "ends in .txt": [images, "--model", model, "--out", "v.txt"],
+        "--batch-size is 0": [images, "--model", model, "--out", "v.npy", "--batch-size", "0"],
+        "--workers is -1": [images, "--model", model, "--out", "v.npy", "--workers", "-1"],
+        "The device nonsense": [images, "--model", model, "--out", "v.npy", "--device", "nonsense"],
     }.items():
         assert_refused(here("embed", *command, cwd=tmp_path), [name])
     assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="--precision is auto"):
-        embed_to_file(model, images, tmp_path / "v.npy", precision="auto")  # type: ignore[arg-type]
+        embed_to_file(images, tmp_path / "v.npy", model, precision="auto")  # type: ignore[arg-type]
 
 
 def test_numbers_that_are_not_finite_are_refused(photos: Path, tmp_path: Path) -> None:
@@ -309,7 +325,7 @@ def test_numbers_that_are_not_finite_are_refused(photos: Path, tmp_path: Path) -
         next(model.head.parameters()).fill_(torch.nan)
     save_model(tmp_path / "model", model, vars(Preprocessing(size=SIZE, resize=None)))
     with pytest.raises(ValueError, match=r"alone.png: the model's embedding has numbers that are not finite"):
-        embed_to_file(tmp_path / "model", photos / "photos", tmp_path / "v.npy", workers=0)
+        embed_to_file(photos / "photos", tmp_path / "v.npy", tmp_path / "model", workers=0)
 
 
 @pytest.fixture
@@ -334,12 +350,12 @@ def test_pictures_and_vectors_may_be_behind_addresses(
         memory.mv(f"/bucket/photos/class 01/{number}.png", f"/bucket/kept{number}.png")
         memory.pipe_file(f"/bucket/photos/class 01/{number}.png", b"")
     with pytest.raises(UserError, match="5 of 65 pictures cannot be read"):
-        embed_to_file(photos / "model", f"{bucket}/photos", out, batch_size=4, workers=0, strict=True)
+        embed_to_file(f"{bucket}/photos", out, photos / "model", batch_size=4, workers=0, strict=True)
     assert memory.cat_file("/bucket/out/v.unreadable.csv").count(b"\n") == 6
     memory.rm("/bucket/photos/class 00/bad.png")
     for number in range(4):
         memory.mv(f"/bucket/kept{number}.png", f"/bucket/photos/class 01/{number}.png")
-    written = embed_to_file(photos / "model", f"{bucket}/photos", out, batch_size=4, workers=2)
+    written = embed_to_file(f"{bucket}/photos", out, photos / "model", batch_size=4, workers=2)
     assert written is not None
     assert written.path == out
     assert not memory.exists("/bucket/out/v.unreadable.csv")
@@ -351,7 +367,7 @@ def test_pictures_and_vectors_may_be_behind_addresses(
         name.replace(str(photos), "memory:///bucket") for name in expected.rows.paths or ()
     )
     torch.testing.assert_close(found.embeddings, expected.embeddings)
-    embed_to_file(photos / "model", f"file://{photos}/photos", f"file://{tmp_path}/w.parquet", batch_size=4, workers=0)
+    embed_to_file(f"file://{photos}/photos", f"file://{tmp_path}/w.parquet", photos / "model", batch_size=4, workers=0)
     assert (tmp_path / "w.parquet").read_bytes() == whole.read_bytes()
 
 
@@ -362,9 +378,9 @@ def test_addresses_that_cannot_be_reached_are_one_sentence(photos: Path, tmp_pat
         "memory://nowhere/photos": "memory://nowhere/photos does not exist",
         "memory://nowhere/*.png": "has no pictures",
     }.items():
-        assert_refused(here("embed", photos / "model", source, *words), [said])
+        assert_refused(here("embed", source, "--model", photos / "model", *words), [said])
     table = tmp_path / "t.csv"
     table.write_text("path\nnonsense://bucket/a.jpg\n")
-    result = here("embed", photos / "model", table, *words)  # said by a process that reads
+    result = here("embed", table, "--model", photos / "model", *words)  # said by a process that reads
     assert_refused(result, ["nonsense://bucket/a.jpg cannot be reached"])
     assert "Traceback" not in result.stderr

@@ -52,7 +52,7 @@ def test_vectors_are_those_of_evaluate_to_the_bit(run: Path, folder: Path, tmp_p
     words = ["--split", "all", "--data.root", folder, "--save-embeddings", tmp_path / "theirs.safetensors"]
     done = warm_proxemic("evaluate", run, *words, "--evaluation.batch_size", "32", "--resamples", "0")
     assert done.returncode == 0, done.stderr
-    embed_to_file(run, folder, tmp_path / "ours.safetensors", batch_size=32, workers=0)
+    embed_to_file(folder, tmp_path / "ours.safetensors", run, batch_size=32, workers=0)
     ours, theirs = (read_embeddings(tmp_path / f"{name}.safetensors") for name in ("ours", "theirs"))
     assert ours.rows.paths == theirs.rows.paths
     assert torch.equal(ours.embeddings, theirs.embeddings)
@@ -205,7 +205,7 @@ def test_an_onnx_file_with_its_preprocessing(tmp_path: Path) -> None:
     prepared = torch.stack([transform(Image.fromarray(picture)) for picture in PICTURES])
     expected = torch.nn.functional.conv2d(prepared, torch.from_numpy(WEIGHT.copy())).mean((2, 3))
     torch.testing.assert_close(embedder.embed(PICTURES), expected, atol=1e-5, rtol=1e-4)
-    written = embed_to_file(file, _folder(tmp_path), tmp_path / "v.npy", workers=0, batch_size=2)
+    written = embed_to_file(_folder(tmp_path), tmp_path / "v.npy", file, workers=0, batch_size=2)
     assert written is not None
     assert written.rows == 3
     torch.testing.assert_close(read_embeddings(written.path).embeddings, expected, atol=1e-5, rtol=1e-4)

@@ -29,7 +29,7 @@ def test_a_gallery_keeps_the_first_numbers(shelf: Path, tmp_path: Path, here: He
     assert here("search", tmp_path / "small", paths[5], "--model", shelf / "model").returncode == 0
     assert "changed" not in here("gallery", "info", tmp_path / "small").stdout
     # Vectors and thresholds of all numbers are not its own.
-    written = embed_to_file(shelf / "model", shelf / "photos", tmp_path / "all.parquet", workers=0)
+    written = embed_to_file(shelf / "photos", tmp_path / "all.parquet", shelf / "model", workers=0)
     assert written is not None
     assert_refused(here("search", tmp_path / "small", written.path), "were made by another model")
     with pytest.raises(ValueError, match=f"dim is 9, but must be from 1 to {DIM}"):

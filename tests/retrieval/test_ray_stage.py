@@ -48,7 +48,7 @@ def kill_once(*words):
 
 ray.init, parts.Parts.write = small, kill_once
 shutdown, ray.shutdown = ray.shutdown, lambda: None  # to start once is slow enough
-written = embed_to_file(folder / "model", folder / "photos", folder / "ray.parquet", batch_size=4, engine="ray")
+written = embed_to_file(folder / "photos", folder / "ray.parquet", folder / "model", batch_size=4, engine="ray")
 print(written.rows, len(killed))
 ray.data.DataContext.get_current().enable_progress_bars = False
 images = ray.data.read_images(str(folder / "photos"), include_paths=True)
@@ -95,7 +95,7 @@ def test_a_cluster_embeds_all_though_a_worker_is_killed(photos: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not (photos / "sprung").exists()
     assert done.stdout.split()[-2:] == ["40", "2"], done
-    embed_to_file(photos / "model", photos / "photos", photos / "local.parquet", batch_size=4, workers=0)
+    embed_to_file(photos / "photos", photos / "local.parquet", photos / "model", batch_size=4, workers=0)
     assert (photos / "ray.parquet").read_bytes() == (photos / "local.parquet").read_bytes()
     local = read_embeddings(photos / "local.parquet").embeddings
     torch.testing.assert_close(torch.from_numpy(np.load(photos / "stage.npy")), local)

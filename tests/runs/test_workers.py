@@ -31,10 +31,19 @@ def in_a_container(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_embeddings_are_the_same_with_little_shared_memory(shelf: Path, tmp_path: Path) -> None:
-    words = ("embed", shelf / "model", shelf / "photos", "--out", tmp_path / "found.parquet", "--workers", "1")
+    words = (
+        "embed",
+        shelf / "photos",
+        "--model",
+        shelf / "model",
+        "--out",
+        tmp_path / "found.parquet",
+        "--workers",
+        "1",
+    )
     done = in_a_container(*words)
     assert done.returncode == 0, done.stderr
-    embed_to_file(shelf / "model", shelf / "photos", tmp_path / "local.parquet", workers=0)
+    embed_to_file(shelf / "photos", tmp_path / "local.parquet", shelf / "model", workers=0)
     assert (tmp_path / "found.parquet").read_bytes() == (tmp_path / "local.parquet").read_bytes()
 
 

@@ -89,7 +89,7 @@ def test_images_without_a_training_class_are_refused(runs: list[Path], tmp_path:
     text = recipe.read_text()
     (line,) = (line for line in text.splitlines() if line.strip().startswith("root:"))
     recipe.write_text(text.replace(line, f"    root: {other}"))
-    with pytest.raises(UserError, match="training classes of .* have no images any more"):
+    with pytest.raises(UserError, match=r"training classes of .* have no images any more"):
         _ = FinishedRun(tmp_path / "moved").train
 
 

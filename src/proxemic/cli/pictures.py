@@ -19,19 +19,20 @@ _SHOWN = 10
 
 
 @options_of("proxemic.retrieval:embed_to_file")
-def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) -> None:
+def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **options: Any) -> None:
     """Embed pictures, with or without labels, into a file of vectors.
 
     After an interruption, the same command continues from the folder FILE.parts beside the output, and writes the same
     bytes. Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
 
     Args:
-        model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
-            timm:NAME, such as timm:tf_efficientnet_lite0, hf:NAME, such as hf:facebook/dinov2-small, or hf:FOLDER.
         sources (SOURCE): Folders, .csv or .parquet tables with the column path, pictures, patterns such as
             'photos/**/*.jpg', or .txt files with a path on each line; for a model that is only a head, one file of
             vectors.
         out (FILE)
+        model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
+            timm:NAME, hf:NAME, such as hf:facebook/dinov2-small, or hf:FOLDER (default:
+            timm:tf_efficientnet_lite0).
         ray_address (ADDRESS)
     """
     from proxemic.data.remote import path_or_address
@@ -39,7 +40,7 @@ def embed(model: str, sources: Sequence[str], /, *, out: str, **options: Any) ->
     from proxemic.runs.evaluate import computed_in
 
     try:
-        written = embed_to_file(model, sources, out, report=say, **options)
+        written = embed_to_file(sources, out, model, report=say, **options)
     except KeyboardInterrupt:
         raise UserError(
             f"Stopped: what was embedded is kept in {working_folder(path_or_address(out))}, and the same command goes "
@@ -105,7 +106,8 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
         source (SOURCE): Folders of pictures, .csv or .parquet tables with the column path and perhaps label and split,
             pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
             .parquet).
-        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for pictures:
+            timm:tf_efficientnet_lite0).
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
     say(f"Looking at {' '.join(map(without_password, source))}")
@@ -145,7 +147,8 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
 
     Args:
         source (SOURCE)
-        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed for vectors.
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for pictures:
+            timm:tf_efficientnet_lite0).
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.
     """

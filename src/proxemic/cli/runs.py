@@ -204,7 +204,7 @@ def evaluate(
 
 @options_of("proxemic:verify")
 def verify(
-    target: Path,
+    target: str,
     /,
     *,
     format: Literal["table", "json", "csv", "markdown"] = "table",
@@ -217,7 +217,7 @@ def verify(
     nine. A run's table is written to its verification.json, unless --out names another file.
 
     Args:
-        target (RUN|FILE)
+        target (RUN|FILE|NAME): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         sets (NAMES)
         pairs (TABLE)
         data (DIR|FILE)
@@ -225,7 +225,7 @@ def verify(
     """
     from proxemic.studies.targets import is_run
 
-    if against and target.exists() and not is_run(target):
+    if against and not is_run(Path(target)) and (Path(target).exists() or is_pretrained_name(target)):
         raise UserError(f"--against needs the recipe of a run, but {target} is none: give its run directory.")
     if against and "pairs" in options:
         raise UserError("--against is about published sets, but --pairs is a table of your own: leave out one of them.")
@@ -290,6 +290,8 @@ def report(
         page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
     elif model is not None:
         raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
+    elif not Path(first).exists():
+        raise UserError(f"{first} does not exist: give a run or a gallery.")
     elif not (Path(first) / "recipe.yaml").is_file():
         raise UserError(
             f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "

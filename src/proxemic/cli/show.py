@@ -52,11 +52,12 @@ def print_metrics(result: Mapping[str, Any]) -> None:
 
 def _chosen(result: Mapping[str, Any]) -> str:
     """Name the network that was kept; results of earlier versions state only the epoch."""
-    starts = {"start": "the network before training, without a head", "untrained": "the network before training"}
     kept, epoch = result.get("kept", ""), f"epoch {result['epoch']}"
     if kept == "interpolation":
         return f"weights at {result['alpha']:g} from the start to {epoch}"
-    return starts.get(kept, f"{epoch}, averaged weights" if kept == "average" else epoch)
+    if kept in BEFORE:
+        return f"the network {BEFORE[kept]}"
+    return f"{epoch}, averaged weights" if kept == "average" else epoch
 
 
 def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:

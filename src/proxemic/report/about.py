@@ -25,7 +25,7 @@ def curves(run: FinishedRun) -> Section | None:
     names = [name for name in history[0] if name not in {*_NO_METRIC, *measured}]
     history = [{**row, **{name: 100 * row[name] for name in names}} for row in history]
     shown = _lines(history, ["loss"], "loss", chosen, "The mean loss of each epoch.")
-    best = f"epoch {chosen} was chosen" if chosen else "the network before the first epoch was kept"
+    best = f"epoch {chosen} was chosen" if chosen else "the network before training was kept"
     if names:
         shown += _lines(history, names, "percent", chosen, f"Metrics of the validation by epoch; {best}.")
     if measured:

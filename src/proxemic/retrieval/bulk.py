@@ -27,6 +27,7 @@ from proxemic.retrieval.embedder import Embedder, enough_workers
 from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.pretrained import DEFAULT_MODEL
 from proxemic.runs.processes import Processes, join_processes
 
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -58,9 +59,9 @@ class EmbeddedFile:
 
 
 def embed_to_file(
-    model: str | os.PathLike[str],
     sources: Sources,
     out: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
     *,
     batch_size: int = 64,
     workers: int | None = None,
@@ -78,12 +79,13 @@ def embed_to_file(
     whether the work was interrupted or not, and with one process or several.
 
     Args:
-        model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
         sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a model that is
             only a head, one file of vectors.
         out: A .parquet or .safetensors file, with paths and, if there are any, labels; or a .npy file, with these in
             ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending. May be an address, such as
             ``s3://bucket/vectors.parquet``; finished parts are then stored in the user's cache folder.
+        model: A run, a ``model.safetensors``, an ONNX file, or a name, see `Embedder.load`; None takes
+            EfficientNet-Lite0 with ImageNet's weights.
         batch_size: Pictures per batch of the network, in each process.
         workers: Processes that read pictures for each process; None takes as many as there are cores.
         precision: ``32-true``, or ``bf16-mixed``, which may be faster and is noted in the file.
@@ -105,7 +107,7 @@ def embed_to_file(
 
     Example::
 
-        written = embed_to_file("runs/photos", "archive", "vectors.parquet")
+        written = embed_to_file("archive", "vectors.parquet", "runs/photos")
         print(written.rows, written.unreadable)
     """
     target = path_or_address(out)
@@ -122,7 +124,9 @@ def embed_to_file(
         say = (report or getLogger("proxemic").info) if processes.is_first else lambda _: None
         if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
-        embedder = Embedder.load(model, device=device, precision=precision)
+        if model is None:
+            say(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).")
+        embedder = Embedder.load(model or DEFAULT_MODEL, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
             say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")

@@ -1,6 +1,7 @@
 """Turn any source into embedded rows: pictures, which a model embeds, or vectors in files."""
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from proxemic.data.embeddings import LabelledEmbeddings, open_rows
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import list_pictures, roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import UserError
+from proxemic.errors import UserError, UserNote
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.stores.store import Distance
+from proxemic.runs.pretrained import DEFAULT_MODEL
 
 Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str] | Rows]
 """One or several sources of `list_pictures` or files of vectors, or their content."""
@@ -73,6 +75,21 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
         return "embedding" in pyarrow.parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError):
         return False  # reading it as a table of pictures reports the error
+
+
+def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | None:
+    """Load a model that is given by its path or name."""
+    return Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+
+
+def model_or_default(
+    given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None
+) -> Embedder | str | os.PathLike[str] | None:
+    """Return the given model; for pictures without one, the name of the default model, with a warning."""
+    if model is not None or not given or any(isinstance(rows.pixels, Vectors) for rows in given):
+        return model
+    warnings.warn(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).", UserNote, stacklevel=3)
+    return DEFAULT_MODEL
 
 
 def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,10 +21,18 @@ from proxemic.data.roots import as_root, other_places, path_and_box
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import Interrupted, UserError, UserNote
+from proxemic.errors import Interrupted, UserError
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder, Picture
-from proxemic.retrieval.embedding import Source, embed_rows, gather, model_for, open_sources, useless_vectors
+from proxemic.retrieval.embedding import (
+    Source,
+    embed_rows,
+    gather,
+    model_for,
+    model_or_default,
+    open_sources,
+    useless_vectors,
+)
 from proxemic.retrieval.heads import create_with_head, take_apart
 from proxemic.retrieval.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.items import STAMP, Where, check_columns, check_where, further_columns, make_items
@@ -42,7 +49,7 @@ from proxemic.retrieval.stores.address import check_new_folder, is_folder
 from proxemic.retrieval.stores.store import PartlyWritten
 from proxemic.retrieval.thresholds import Calibration, ChosenThreshold, how_to_measure
 from proxemic.runs.embed import load_embedder
-from proxemic.runs.pretrained import DEFAULT_MODEL, kept_at, sees_only
+from proxemic.runs.pretrained import kept_at, sees_only
 
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _AT_ONCE = 65_536  # rows handed to a store at once
@@ -175,9 +182,7 @@ class Gallery:
         """
         given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
-        if embedder is None and vectors is None and given:
-            embedder = DEFAULT_MODEL
-            warnings.warn(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).", UserNote, stacklevel=2)
+        embedder = model_or_default(given, embedder)
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:

@@ -106,7 +106,7 @@ class RunDirectory:
         frozen: The network of an ONNX file; it exists if that is the backbone.
         loss: The weights of the loss, such as proxies, in the chosen epoch.
         checkpoint: The state from which ``--resume`` continues.
-        start: The network before the first step, in a folder with ``model.json``.
+        start: The network before training, in a folder with ``model.json``.
         chosen: The chosen epoch's files; it exists if an interpolation has replaced them.
         report: A page about the run, written by the command line at the end.
         diverged: Why training stopped if loss or weights were not finite; removed when it is resumed.

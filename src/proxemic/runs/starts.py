@@ -1,4 +1,4 @@
-"""Evaluates the network before the first step, by its pooled features and with its new head."""
+"""Evaluates the network before training, by its pooled features and with its new head."""
 
 from collections.abc import Mapping
 from typing import Literal

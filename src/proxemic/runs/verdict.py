@@ -8,7 +8,7 @@ from typing import Any
 from proxemic.tables import counted
 
 BEFORE = {"start": "before training", "untrained": "before training, new head"}
-"""What people read for the networks before the first step."""
+"""What people read for the networks before training."""
 
 START_KEPT = "No epoch was better than the network before training, and the run kept that network."
 

@@ -5,9 +5,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from proxemic.addresses import is_pretrained_name
 from proxemic.errors import UserError
-from proxemic.studies.targets import check_outputs, check_target
+from proxemic.studies.targets import check_outputs, check_target, target_path
 from proxemic.tables import Table, format_of
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def evaluate(
         print(evaluation.text("markdown"))
     """
     report, overrides = report or getLogger("proxemic").info, overrides or {}
-    paths = [_path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
+    paths = [target_path(target) for target in ([targets] if isinstance(targets, str | Path) else targets)]
     query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings = (
         None if path is None else Path(path)
         for path in (query, gallery, labels, gallery_labels, out, per_class, per_query, save_embeddings)
@@ -156,11 +155,3 @@ def evaluate(
         if path is not None:
             Table.of_records(rows()).write(path)
     return evaluation
-
-
-def _path(target: str | Path) -> Path:
-    if not is_pretrained_name(target):
-        return Path(target)
-    from proxemic.runs.pretrained import model_path
-
-    return model_path(target)

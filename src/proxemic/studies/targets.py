@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from proxemic.addresses import is_pretrained_name
 from proxemic.errors import UserError
+
+
+def target_path(target: str | Path) -> Path:
+    """Return the path of a target; a pretrained network is first written to the user's cache folder."""
+    if not is_pretrained_name(target):
+        return Path(target)
+    from proxemic.runs.pretrained import model_path  # imports torch
+
+    return model_path(target)
 
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:

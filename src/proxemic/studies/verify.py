@@ -13,7 +13,7 @@ from proxemic.errors import UserError
 from proxemic.files import readable, write_text
 from proxemic.published import PublishedFigure, PublishedRow
 from proxemic.studies.beside_paper import page
-from proxemic.studies.targets import check_outputs, check_target, is_run
+from proxemic.studies.targets import check_outputs, check_target, is_run, target_path
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def verify(
     """Verify whether pairs show the same person or class: ten folds, each with the best threshold of the other nine.
 
     Args:
-        target: A run directory, or a ``model.safetensors``.
+        target: A run directory, a ``model.safetensors``, or a pretrained network (``timm:NAME``, ``hf:NAME``, see
+            `proxemic.runs.pretrained.model_path`).
         sets: Names of sets of pairs; see `proxemic.data.VERIFICATION_SETS`. None takes all five.
         pairs: A table of your own pairs (``.csv`` or ``.parquet``) instead of the sets, with the columns ``first``,
             ``second``, ``same`` (true or false) and optionally ``fold``; without folds, ten are dealt. A model of
@@ -124,18 +125,18 @@ def verify(
         flip: Add the embedding of the mirror image to the embedding of each picture; ignored for vectors.
         workers: Number of processes that load images; None takes the run's, or 0.
         out: File to write (``.json``, ``.csv`` or ``.md``); None writes ``verification.json`` into a run directory, and
-            nothing for a ``model.safetensors``.
+            nothing for another model.
         report: Called with notes for the user, such as pairs that a set lacks. None logs the notes.
 
     Raises:
         UserError: If an argument is refused, or a file cannot be read or written.
         ValueError: If ``workers`` is out of its range, or a table of pairs cannot be used.
     """
-    target, report = Path(target), report or getLogger("proxemic").info
+    named, target, report = str(target), target_path(target), report or getLogger("proxemic").info
     out, table, data = (None if path is None else Path(path) for path in (out, pairs, data))
     if out is not None:
         format_of(out)
-    check_target(target, ("a run directory", "a model.safetensors"))
+    check_target(target, ("a run directory", "a model.safetensors", "timm:NAME", "hf:NAME"))
     if sets is not None and table is not None:
         raise UserError("--sets names published sets, and --pairs is a table of your own: leave out one of them.")
 
@@ -195,7 +196,7 @@ def verify(
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
     stopped = RunDirectory.of_model(target).stopped
-    verification = Verification(str(target), str(place), distance, flip, metrics, stopped)
+    verification = Verification(named, str(place), distance, flip, metrics, stopped)
     if out is None and is_run(target):
         out = target / "verification.json"
     if out is not None:

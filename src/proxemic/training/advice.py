@@ -10,10 +10,10 @@ from proxemic.models.backbones.timm_models import pretrained_normalization
 from proxemic.models.backbones.transformers_models import expected_images, find_folder
 from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
+from proxemic.runs.verdict import BEFORE
 from proxemic.tables import percent
 from proxemic.training.recipe import Recipe
 
-_KEPT = {"start": "the network before training, without a head", "untrained": "the network as it was"}
 _RISES = 0.05  # of the range of the curve, between its last two quarters: with less it has levelled off
 _ENOUGH = 0.6  # of the epochs: a falling learning rate usually makes a later epoch the best
 _CURVE = 4  # fewest epochs for advice about the best one
@@ -61,10 +61,10 @@ def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: floa
     rising = at > count - quarter and growth > _RISES * (best - min(values))
     lr = f"--optim.lr, which is {recipe.optim.lr:g}"
     longer = f"at epoch {count} of {count}: try more epochs (--training.epochs {2 * count}) or a higher {lr}."
-    if kept in _KEPT:
+    if kept in BEFORE:
         worse = (
-            f"WARNING: No epoch was better than the start (validation {metric} {percent(start)}, the best epoch's "
-            f"{percent(best)}): the run keeps {_KEPT[kept]}; "
+            f"WARNING: No epoch was better than the network before training (validation {metric} {percent(start)}, the "
+            f"best epoch's {percent(best)}): the run keeps the network {BEFORE[kept]}; "
         )
         if rising:
             return f"{worse}validation was still rising {longer}"

@@ -32,7 +32,7 @@ def draw_curves(
 ) -> None:
     """Plot training loss and validation metric over epochs, with the chosen epoch and the second phase marked.
 
-    ``start`` is the best value of the metric before the first epoch.
+    ``start`` is the best value of the metric before training.
     """
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
@@ -45,7 +45,7 @@ def draw_curves(
     for name in dict.fromkeys(plotted):
         right.plot(epochs, [row[name] for row in history], marker=".", label=name)
     if metric in plotted and start is not None:
-        name = "start" if chosen else "chosen: the start"
+        name = f"{'' if chosen else 'chosen: '}before training"
         right.axhline(start, color="grey", linewidth=1, linestyle="--", label=f"{name}, {metric}")
     if metric in plotted and chosen:
         right.axvline(chosen, color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {chosen:.0f}")

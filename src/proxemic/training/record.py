@@ -65,7 +65,7 @@ class Record:
             step.
         kept: Which weights are kept: those after the ``epoch``, their ``average``, the ``start`` without a head, or the
             ``untrained`` network with its head.
-        starts: The metrics of the networks before the first step.
+        starts: The metrics of the networks before training.
         step: The step of the last checkpoint.
         ended: The phases that have ended, if phases end at a plateau; it is derived from the rows.
     """

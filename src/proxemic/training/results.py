@@ -25,7 +25,7 @@ from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.record import Session, write_loss
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
-"""Embeddings of the test images: by the network that is kept (``test``), and those before the first step."""
+"""Embeddings of the test images: by the network that is kept (``test``), and those before training."""
 
 
 def write_results(

@@ -43,7 +43,7 @@ class TrainingResult:
         path: The run directory.
         metrics: The content of its ``metrics.json``; empty in all processes except the first.
         embedded: The embeddings ``[N, D]`` of the test images, in order, by each network that was tested: the kept one
-            (``test``) and those before the first step (``start``, ``untrained``); empty if nothing was trained.
+            (``test``) and those before training (``start``, ``untrained``); empty if nothing was trained.
     """
 
     path: Path

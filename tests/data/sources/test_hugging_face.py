@@ -56,7 +56,7 @@ def labels_of(images: Any) -> list[str]:
 
 def test_whole_classes_are_held_out_and_images_keep_their_labels(tmp_path: Path) -> None:
     made(embedding=None).save_to_disk(tmp_path / "set")
-    splits = HuggingFaceDataset(tmp_path / "set").load()
+    splits = HuggingFaceDataset(tmp_path / "set", test_fraction=0.5, validation_fraction=0.5).load()
     assert splits.validation is not None
     parts = [splits.train, splits.validation, splits.test_images]
     assert [part.num_classes for part in parts] == [2, 2, 4]

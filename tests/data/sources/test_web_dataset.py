@@ -16,7 +16,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whole_classes_are_held_out(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", classes=8, each=4)
-    splits = WebDatasetShards(tmp_path / "shards").load()
+    splits = WebDatasetShards(tmp_path / "shards", test_fraction=0.5, validation_fraction=0.5).load()
     assert splits.validation is not None
     parts = [splits.train, splits.validation, splits.test_images]
     assert [part.num_classes for part in parts] == [2, 2, 4]
@@ -58,11 +58,11 @@ def test_a_pattern_a_folder_and_a_shard(tmp_path: Path) -> None:
     pytest.importorskip("braceexpand")
     write_shards(tmp_path / "shards", classes=4, each=8, per_shard=16)
     for root in (tmp_path / "shards", tmp_path / "shards" / "{000..001}.tar"):
-        assert len(WebDatasetShards(root, validation_fraction=0).load_unsplit()[0]) == 32
+        assert len(WebDatasetShards(root, test_fraction=0.5, validation_fraction=0).load_unsplit()[0]) == 32
     assert len(WebDatasetShards(tmp_path / "shards" / "000.tar").load_unsplit()[0]) == 16
     (tmp_path / "shards" / "again.tar").symlink_to(tmp_path / "shards" / "000.tar")
     for root in (tmp_path / "shards", tmp_path / "shards" / "{000,000,001}.tar"):
-        assert len(WebDatasetShards(root, validation_fraction=0).load_unsplit()[0]) == 32
+        assert len(WebDatasetShards(root, test_fraction=0.5, validation_fraction=0).load_unsplit()[0]) == 32
     with pytest.raises(ValueError, match=r"1 of 3 shards are missing, as .*002\.tar: give a folder"):
         WebDatasetShards(tmp_path / "shards" / "{000..002}.tar").load()
     with pytest.raises(ValueError, match="is no pattern of shards: Unbalanced"):
@@ -72,7 +72,7 @@ def test_a_pattern_a_folder_and_a_shard(tmp_path: Path) -> None:
 def test_a_pattern_needs_the_extra_and_a_folder_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shards(tmp_path, classes=4, each=8)
     monkeypatch.setitem(__import__("sys").modules, "braceexpand", None)
-    WebDatasetShards(tmp_path, validation_fraction=0).load()
+    WebDatasetShards(tmp_path, test_fraction=0.5, validation_fraction=0).load()
     with pytest.raises(ModuleNotFoundError, match=r"braceexpand is not installed: .*\[webdataset\]"):
         WebDatasetShards(tmp_path / "{000..001}.tar").load()
 
@@ -96,7 +96,7 @@ def test_samples_that_are_left_out_are_counted(tmp_path: Path) -> None:
     write_shards(tmp_path, classes=4, each=4)
     write_shard(tmp_path / "more.tar", {"lonely.png": png(0)})
     said = "1 samples without an image or a label, lonely in more.tar"
-    assert f"Left out: {said}." in WebDatasetShards(tmp_path, validation_fraction=0).load().notes
+    assert f"Left out: {said}." in WebDatasetShards(tmp_path, test_fraction=0.5, validation_fraction=0).load().notes
     with pytest.raises(ValueError, match=f"has {said}: mend them"):
         WebDatasetShards(tmp_path, strict=True).load()
     with pytest.raises(ValueError, match="has no sample with an image and a label ending in txt: name the ending"):

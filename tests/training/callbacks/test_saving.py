@@ -190,8 +190,8 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     names = {path.name for path in uninterrupted.iterdir()}
     assert names == {
         "recipe.yaml", "metrics.json", "history.csv", "environment.json", "classes.json", "split.arrow",
-        "checkpoints", "model.safetensors", "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs", "seconds.json",
-        "report.html",
+        "checkpoints", "model.safetensors", "model.json", "loss.safetensors", "curves.png", "gallery.png", "logs",
+        "seconds.json", "report.html",
     }  # fmt: skip
     metrics = json.loads((uninterrupted / "metrics.json").read_text())
     assert set(metrics["test"]) == {"recall@1", "recall@2", "ndcg@2", "map@r", "r_precision"}

@@ -45,7 +45,7 @@ class OwnImages(OwnSource):
     >>> for number in range(8):
     ...     (root / f"class {number // 2}").mkdir(exist_ok=True)
     ...     Image.new("L", (8, 8)).save(root / f"class {number // 2}" / f"{number}.png")
-    >>> splits = OwnImages(root, validation_fraction=0.0).load()
+    >>> splits = OwnImages(root, test_fraction=0.5, validation_fraction=0.0).load()
     >>> len(splits.train), splits.train.num_classes, splits.validation, len(splits.test)
     (4, 2, None, 4)
     """

@@ -43,8 +43,8 @@ class OwnSource(ImageSource):
     """
 
     root: Path | None = None
-    test_fraction: float = 0.5
-    validation_fraction: float = 0.5
+    test_fraction: float = 0.25
+    validation_fraction: float = 0.25
     hold_out: Literal["classes", "images"] = "classes"
     split_seed: int = 0
 

@@ -39,7 +39,8 @@ class OwnVectors(OwnSource):
     >>> root = Path(tempfile.mkdtemp())
     >>> np.save(root / "vectors.npy", np.random.default_rng(0).normal(size=(8, 3)))
     >>> np.save(root / "labels.npy", np.arange(8) // 2)
-    >>> splits = OwnVectors(root / "vectors.npy", labels=root / "labels.npy", validation_fraction=0.0).load()
+    >>> half = {"test_fraction": 0.5, "validation_fraction": 0.0}
+    >>> splits = OwnVectors(root / "vectors.npy", labels=root / "labels.npy", **half).load()
     >>> len(splits.train), splits.train.pixels.dim, splits.train.num_classes, splits.test.num_classes
     (4, 3, 2, 2)
     """

@@ -62,7 +62,7 @@ class WebDatasetShards(OwnSource):
     ...             member = tarfile.TarInfo(f"{number:04}.{ending}")
     ...             member.size = len(content)
     ...             tar.addfile(member, io.BytesIO(content))
-    >>> splits = WebDatasetShards(folder, validation_fraction=0.0).load()
+    >>> splits = WebDatasetShards(folder, test_fraction=0.5, validation_fraction=0.0).load()
     >>> len(splits.train), splits.train.num_classes, len(splits.test)
     (4, 2, 4)
     """

@@ -40,7 +40,7 @@ from proxemic.retrieval.curation.duplicates import (
 )
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, gather, open_sources
+from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.tables import counted
 
 with optional_dependency("train"):
@@ -313,8 +313,8 @@ def clean(
 
     Args:
         sources: One or several sources of `list_pictures`, or one file of vectors.
-        model: An `Embedder`, or its path; None for vectors that are embeddings already. The model may have been trained
-            on the same labels, wrong ones included.
+        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for pictures,
+            and no model for vectors. The model may have been trained on the same labels, wrong ones included.
         out: A folder for the tables and the page, see `Cleaning.write`; None writes nothing.
         batch_size: Pictures per batch of the network.
         workers: Processes that read and prepare pictures.
@@ -324,7 +324,7 @@ def clean(
         The findings.
 
     Raises:
-        UserError: If nothing can be read, pictures come without a model, or a file cannot be written.
+        UserError: If nothing can be read, or a file cannot be written.
         ValueError: If vectors or a table are not valid.
 
     >>> import tempfile
@@ -335,9 +335,11 @@ def clean(
     """
     if out is not None:
         check_folder(Path(out))
-    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
+    opened = open_sources(sources)
+    embedder = as_embedder(model_or_default(opened, embedder))
     distance = "cosine" if embedder is None else embedder.distance
-    rows = gather(open_sources(sources), embedder, distance, batch_size=batch_size, workers=workers)
+    rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     for note in rows.notes:
         report(note)
     found = examine(rows, distance)

@@ -20,7 +20,7 @@ from proxemic.files import check_folder, readable, working_folder, write_csv, wr
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, gather, open_sources
+from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.retrieval.thresholds import Calibration, calibration_file
 
 
@@ -206,7 +206,8 @@ def cluster(
 
     Args:
         sources: One or several sources of `list_pictures`, or one file of vectors.
-        model: An `Embedder`, or its path; None for vectors that are embeddings already.
+        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for pictures,
+            and no model for vectors.
         method: ``kmeans``, ``agglomerative`` or ``hdbscan``. None takes k-means if the number of groups is given,
             agglomerative clustering if a threshold is given or was learnt by `calibrate` and there are no more than
             20,000 pictures, or else HDBSCAN.
@@ -245,10 +246,11 @@ def cluster(
         raise ValueError(f"threshold is {threshold}, but must be a distance above 0.")
     if out is not None and Path(out).suffix.lower() != ".csv":
         _check_new(Path(out))  # before the work
-    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
+    opened = open_sources(sources)
+    embedder = as_embedder(model_or_default(opened, embedder))
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
-    opened = open_sources(sources)
     if method == "agglomerative" and is_chosen:
         count = sum(map(len, opened))
         if count > MOST:

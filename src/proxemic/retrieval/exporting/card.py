@@ -13,6 +13,7 @@ from proxemic.metrics import Interval
 from proxemic.retrieval.exporting.parity import Measured
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.onnx_files import ONNX_NOTE
+from proxemic.runs.verdict import BEFORE
 from proxemic.tables import percent
 
 QUANTISATION = {
@@ -81,7 +82,7 @@ def write_card(
         trained_on=trained_on,
         interval="95% interval",
         has_intervals=bool(intervals),
-        untrained=bool(untrained),
+        before=BEFORE["untrained"] if untrained else None,
         results=rows,
         selected_on=_plain(f"the {metrics['selected_on']} images") if metrics.get("selected_on") else None,
         recalls=[percent(model.recall), percent(exported.recall)],

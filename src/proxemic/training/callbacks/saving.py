@@ -113,7 +113,7 @@ class SaveRun(Checkpoint):
         name, best = self.recipe.evaluation.metric, self.record.best
         line = f"epoch {row['epoch']:.0f}/{trainer.max_epochs}  loss {row['loss']:.4f}"
         if name in row and best is not None:
-            at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "the start"
+            at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "before training"
             averaged = f", averaged {percent(row[f'average_{name}'])}" if self.average is not None else ""
             line += f"  validation {name} {percent(row[name])}{averaged}  (best {percent(best[name])}, {at})"
         return f"{line}  {samples / max(row['seconds'], 1e-3):,.0f} {self.recipe.kind}/s"

@@ -1,4 +1,4 @@
-"""The network before the first step; an epoch is only chosen if it is better."""
+"""The network before training; an epoch is only chosen if it is better."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -12,7 +12,7 @@ from proxemic.training.record import Session, write_chosen
 
 
 class KeepStart(Callback):
-    """Keeps the network before the first step and evaluates it, with and without its new head, for selection.
+    """Keeps the network before training and evaluates it, with and without its new head, for selection.
 
     A run that is killed before its first checkpoint repeats this.
     """
@@ -46,7 +46,7 @@ class KeepStart(Callback):
             if task.processes.is_first:
                 write_chosen(session, task.model, task.loss, task.shards)
         shown = {name: percent(values[metric]) for name, values in starts.items()}
-        line = f"start  validation {metric} {shown.get('start', 'not finite')}"
+        line = f"before training  validation {metric} {shown.get('start', 'not finite')}"
         if recipe.model.head != "none":
-            line += f", with its head {shown.get('untrained', 'not finite')}"
+            line += f", new head {shown.get('untrained', 'not finite')}"
         session.report(line)

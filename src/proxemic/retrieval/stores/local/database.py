@@ -4,10 +4,12 @@ import hashlib
 import json
 import re
 import secrets
+import shlex
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import numpy as np
 from jaxtyping import Bool
 
 from proxemic.addresses import GALLERY_FILE
+from proxemic.data.sources.listing import files_below
 from proxemic.errors import UserError
 from proxemic.files import may_not_be_read
+from proxemic.image_formats import is_picture_name
 from proxemic.retrieval.stores.store import DECISIONS, FORMAT, GalleryInfo, IndexKind, RowIds, refuse_newer
 
 APPLICATION = 0x50524F58
@@ -142,10 +146,7 @@ def connect(
     """
     path = folder / name
     if mode == "rw" and not path.is_file():
-        raise UserError(
-            f"{folder} holds no gallery (there is no {GALLERY_FILE} in it): give the folder of one, or make one with "
-            "proxemic gallery create."
-        )
+        raise UserError(_why_no_gallery(folder))
     try:
         address = f"{path.absolute().as_uri()}?mode={mode}"
         with closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=timeout)) as db:
@@ -157,6 +158,24 @@ def connect(
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or may_not_be_read(path):
             raise Damaged(path, error) from error
         raise UserError(f"{path} could not be {action}: {error}; free some space or check the folder.") from error
+
+
+def _why_no_gallery(folder: Path) -> str:
+    """Say why a folder is not a gallery, and what to do."""
+    if not folder.exists():
+        around = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        near = get_close_matches(folder.name, around, n=1)
+        hint = f" (there is {folder.with_name(near[0])})" if near else ""
+        return f"{folder} does not exist{hint}: give the folder of a gallery, or to search, a folder of pictures."
+    if folder.is_dir() and any(map(is_picture_name, files_below(folder, {}))):
+        return (
+            f"{folder} is a folder of pictures, not a gallery: make a gallery of it with proxemic gallery create NAME "
+            f"{shlex.quote(str(folder))}, and give that."
+        )
+    return (
+        f"{folder} holds no gallery (there is no {GALLERY_FILE} in it): give the folder of one, or make one with "
+        "proxemic gallery create."
+    )
 
 
 def pragma(db: sqlite3.Connection, name: str) -> Any:
