@@ -377,6 +377,10 @@ def test_the_page_of_fine_tuning() -> None:
 def test_the_loop_of_the_page_on_speed() -> None:
     names = run_page("speed.md", batches=[(torch.rand(2, 3, 32, 32), torch.tensor([1, 2]))])
     assert all(parameter.isfinite().all() for parameter in names["network"].parameters())
+    readme = re.search(r"proxies = \{.*\}", (DOCS.parent / "README.md").read_text())
+    assert readme is not None
+    assert readme[0] in (DOCS / "speed.md").read_text()
+    assert [group["lr"] for group in names["optimizer"].param_groups] == [1e-3, 1e-2]
 
 
 def test_the_page_of_vectors(here: Path) -> None:

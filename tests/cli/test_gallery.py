@@ -156,7 +156,10 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
         ("remove shop --where id=5", ["no column 'id'"]),
         ("remove shop --where label=x --path y", ["--where and --path"]),
         ("delete shop", ["shop would be deleted for good: add --yes"]),
-        ("delete photos --yes", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
+        (
+            "delete photos --yes",
+            ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"],
+        ),
         ("delete nowhere --yes", ["nowhere does not exist"]),
         ("info nowhere", ["nowhere does not exist"]),
         ("info phots", ["phots does not exist (there is photos)"]),

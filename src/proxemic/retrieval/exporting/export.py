@@ -174,6 +174,7 @@ def export(
     images = reference.images
     with working_folder(target) as folder:
         made = folder / target.name
+        report(f"Writing {target.name}")
         sample = torch.zeros(2, preprocessing.channels, preprocessing.size, preprocessing.size)
         network = embedder.model
         if half:

@@ -70,6 +70,7 @@ def measure(
     report: Callable[[str], object],
 ) -> Measured:
     """Embed images and evaluate the embeddings."""
+    report(f"Embedding {len(images):,} images by {description}")
     found = embed_pictures(embedder, images, batch_size=batch_size, workers=workers, description=description)
     if found.unreadable:
         place, why = next(iter(found.unreadable.items()))
