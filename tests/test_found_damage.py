@@ -122,7 +122,6 @@ RUN_FILES: list[Any] = [
     ("train --resume", "metrics.json", None),
     ("report", "metrics.json", None),
     ("report", "environment.json", None),
-    ("evaluate", "environment.json", None),
 ]
 
 
@@ -155,7 +154,7 @@ def as_pipe(file: Path) -> Iterator[None]:
     [
         ("evaluate", "model.json"),
         ("evaluate", "classes.json"),
-        ("evaluate", "environment.json"),
+        ("evaluate", "split.arrow"),
         ("train --resume", "metrics.json"),
     ],
 )

@@ -37,7 +37,7 @@ recipe = proxemic.recipes.load(
 )
 result = proxemic.train(recipe, folder / "run", progress=False)
 run = result.path
-print(f"kept epoch {result.metrics['epoch']}, the best on validation classes (0 is the network before training)")
+print(f"kept epoch {result.metrics['epoch']}, best on validation (0: the network before training)")
 
 # %% [markdown]
 # ## Calibration

@@ -38,9 +38,7 @@ for name, loss in {"softmax": "NormalizedSoftmaxLoss", "anchor": "ProxyAnchorLos
     recipe = proxemic.recipes.load("glyphs-small", loss=loss, **common)
     result = proxemic.train(recipe, folder / name, progress=False)
     runs[name] = result.path
-    print(
-        f"{name}: kept epoch {result.metrics['epoch']}, the best on validation classes (0 is the network before training)"
-    )
+    print(f"{name}: kept epoch {result.metrics['epoch']}, best on validation (0: the network before training)")
 
 # %% [markdown]
 # ## Paired on the same queries

@@ -213,7 +213,7 @@ def verify(
     nine. A run's table is written to its verification.json, unless --out names another file.
 
     Args:
-        target (RUN|FILE|NAME): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
+        target (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         sets (NAMES)
         pairs (TABLE)
         data (DIR|FILE)

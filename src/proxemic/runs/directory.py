@@ -236,6 +236,8 @@ class RunDirectory:
 
     def read_split(self) -> Rows:
         """Read ``split.arrow``; `UserError` if it is missing or damaged."""
+        if self.split.exists() and not self.split.is_file():
+            raise UserError(f"{self.split} is not a regular file: put the file back from a copy.")
         try:
             table = feather.read_table(self.split)
             table.validate(full=True)
