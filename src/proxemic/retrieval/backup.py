@@ -15,7 +15,7 @@ from jaxtyping import Float32
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.data.embeddings import MADE_BY, PRECISION
-from proxemic.data.formats.vectors import open_parquet_file, sound_file
+from proxemic.data.formats.vectors import open_parquet_file, sound_parquet
 from proxemic.errors import UserError
 from proxemic.files import write_atomically
 from proxemic.models import read_checksum
@@ -120,7 +120,7 @@ def import_gallery(
     if not path.is_file():
         raise UserError(f"{path} is not a file: give one that proxemic gallery export wrote.")
     try:
-        with sound_file(path, "Parquet"), open_parquet_file(path) as opened:
+        with sound_parquet(path), open_parquet_file(path) as opened:
             schema = opened.schema_arrow
             info, facts = _facts(schema, path)
             with create_whole_store(os.fspath(address), info) as store:
