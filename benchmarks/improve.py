@@ -1,9 +1,9 @@
 r"""Measure how much a head over stored features gains with more labels, and by correcting wrong ones.
 
-    proxemic embed photos --model MODEL --out features.safetensors      # labelled pictures, embedded once
-    python benchmarks/improve.py features.safetensors           # five seeds, minutes
-    python benchmarks/improve.py features.safetensors --wrong 0.3 --labels 10
-    python benchmarks/improve.py features.safetensors --labels 10 --seeds 10 --table split.csv   # to fine-tune beside
+    proxemic embed photos --model MODEL --out features.parquet      # labelled pictures, embedded once
+    python benchmarks/improve.py features.parquet                   # five seeds, minutes
+    python benchmarks/improve.py features.parquet --wrong 0.3 --labels 10
+    python benchmarks/improve.py features.parquet --labels 10 --seeds 10 --table split.csv   # to fine-tune beside
     python benchmarks/improve.py --smoke                        # random features, seconds: does it run?
 
 For each seed, some pictures of a random half of the classes are labelled; the other classes have no labels. A cell
@@ -18,8 +18,8 @@ The following commands fine-tune the whole network on them; the result is the ro
 
     proxemic train --recipe own-pretrained --data.root split.csv --data.validation_fraction 0 \
         --evaluation.select_on last --out RUN
-    proxemic embed photos --model RUN --out tuned.safetensors
-    python benchmarks/improve.py tuned.safetensors --labels 10 --seeds 10
+    proxemic embed photos --model RUN --out tuned.parquet
+    python benchmarks/improve.py tuned.parquet --labels 10 --seeds 10
 """
 
 import csv

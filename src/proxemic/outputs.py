@@ -67,13 +67,8 @@ def is_embeddings(path: Path) -> bool:
 
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array.ndim == 2 and array.dtype.kind == "f"
-    if path.suffix.lower() == ".parquet":
-        schema = _schema(path)
-        return "embedding" in schema.names and GALLERY.encode() not in (schema.metadata or {})
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as file:
-        return "embeddings" in file.keys()  # noqa: SIM118
+    schema = _schema(path)
+    return "embedding" in schema.names and GALLERY.encode() not in (schema.metadata or {})
 
 
 def is_gallery(path: Path) -> bool:

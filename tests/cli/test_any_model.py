@@ -28,7 +28,7 @@ def onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_onnx_file_is_evaluated(onnx: Path, shelf: Path, tmp_path: Path, here: Here) -> None:
-    photos, kept = shelf / "photos", tmp_path / "v.safetensors"
+    photos, kept = shelf / "photos", tmp_path / "v.parquet"
     result = here("evaluate", onnx, "--data.root", photos, "--save-embeddings", kept, "--format", "json")
     assert result.returncode == 0, result.stderr
     paths = sorted(photos.rglob("*.png"))

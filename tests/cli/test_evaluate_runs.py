@@ -259,16 +259,14 @@ def test_names_that_are_not_utf8_are_written_escaped(run: Path, folder: Path, tm
     for place, name in enumerate(("caf\udce9", "zo\udceb", "plain")):
         shutil.copytree(folder / f"class {place:02d}", root / name)
     (root / "plain" / "0.png").rename(root / "plain" / "\udcff.png")
-    outs = [tmp_path / name for name in ("out.md", "classes.csv", "queries.csv", "kept.safetensors", "kept.parquet")]
+    outs = [tmp_path / name for name in ("out.md", "classes.csv", "queries.csv", "kept.parquet")]
     flags = ["--data.root", root, "--out", outs[0], "--per-class", outs[1], "--per-query", outs[2]]
     result = here("evaluate", run, *flags, "--worst", "3", "--save-embeddings", outs[3])  # printed as UTF-8, strictly
     assert result.returncode == 0, result.stderr
     for text in (result.stdout, outs[1].read_text(), outs[2].read_text()):
         assert r"caf\udce9" in text
     assert r"\udcff.png" in outs[2].read_text()
-    assert here("evaluate", run, "--data.root", root, "--save-embeddings", outs[4]).returncode == 0
-    for out in outs[3:]:
-        assert r"caf\udce9" in (read_embeddings(out).rows.class_names or ())
+    assert r"caf\udce9" in (read_embeddings(outs[3]).rows.class_names or ())
 
 
 def test_a_table_of_open_metric_learning(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:

@@ -76,8 +76,8 @@ def test_a_head_is_trained_resumed_evaluated_and_analysed(table: Path, tmp_path:
 
     vectors, names = some_vectors()
     np.save(tmp_path / "other.npy", vectors)
-    np.save(tmp_path / "labels.npy", np.array([f"other {name}" for name in names]))
-    other = ("--data.root", tmp_path / "other.npy", "--data.labels", tmp_path / "labels.npy")
+    labels = write_table(tmp_path / "labels.parquet", label=[f"other {name}" for name in names])
+    other = ("--data.root", tmp_path / "other.npy", "--data.labels", labels)
     assert here("evaluate", run, *other, "--resamples", "0").returncode == 0
     np.save(tmp_path / "other.npy", vectors[:, 1:])
     assert_refused(here("evaluate", run, *other), [f"23 dimensions but the head takes {DIM}"])
@@ -137,16 +137,20 @@ def test_recipes_of_images_point_to_that_of_vectors(table: Path, tmp_path: Path,
 def test_a_head_on_the_embeddings_of_a_run_knows_which_run_made_them(table: Path, tmp_path: Path, here: Here) -> None:
     one = ("--training.epochs", "1", *LAST)
     first, second = (trained(here, tmp_path / f"run{seed}", table, *one, "--seed", seed) for seed in "12")
-    for run, kind in ((first, "parquet"), (first, "safetensors"), (second, "safetensors")):
+    for run, kind in ((first, "parquet"), (first, "npy"), (second, "npy")):
         saved = here("evaluate", run, "--split", "train", "--save-embeddings", run / f"saved.{kind}", "--json")
         assert saved.returncode == 0, saved.stderr
     final = ("--data.test_fraction", "0", "--data.validation_fraction", "0")
     head = trained(here, tmp_path / "head", first / "saved.parquet", *one, *final)
     made_by = json.loads((first / "model.json").read_text())["sha256"]
     assert json.loads((head / "model.json").read_text())["config"]["input_model"] == made_by
-    same = here("evaluate", head, "--data.root", first / "saved.safetensors", "--split", "all", "--json")
+
+    def saved_by(run: Path) -> list[str | Path]:
+        return ["--data.root", run / "saved.npy", "--data.labels", run / "saved.paths.csv"]
+
+    same = here("evaluate", head, *saved_by(first), "--split", "all", "--json")
     assert (same.returncode, "WARNING" in same.stderr) == (0, False), same.stderr
-    other = here("evaluate", head, "--data.root", second / "saved.safetensors", "--split", "all", "--json")
+    other = here("evaluate", head, *saved_by(second), "--split", "all", "--json")
     assert other.returncode == 0, other.stderr
     assert f"was trained on vectors of the model {made_by}, but these come from" in other.stderr
 
@@ -237,8 +241,8 @@ def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here)
     assert_refused(other, [f"23 dimensions but the head takes {DIM}"])
     rows = number_labels(["a"] * len(names))
     known = LabelledEmbeddings(torch.from_numpy(vectors), replace(rows, paths=tuple(names)))
-    write_embeddings(tmp_path / "theirs.safetensors", known, "theirs")
-    theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.safetensors")
+    write_embeddings(tmp_path / "theirs.parquet", known, "theirs")
+    theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.parquet")
     assert "was trained on vectors of the model mine, but these come from theirs" in theirs.stderr
     assert theirs.returncode == 0
 

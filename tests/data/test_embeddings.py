@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import safetensors.torch
 import torch
 
 from proxemic.data import FilePixels, ImageSet, RowGroups
 from proxemic.data.embeddings import (
     LabelledEmbeddings,
     RowLabels,
+    open_rows,
     read_embeddings,
     read_labels,
     write_embedding_chunks,
@@ -61,7 +61,7 @@ def as_parts(rows: RowLabels) -> dict[str, Any]:
         ),
     ],
 )
-@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "E.PARQUET"])
+@pytest.mark.parametrize("name", ["e.parquet", "E.PARQUET"])
 def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: RowLabels) -> None:
     path = tmp_path / "new" / name
     write_embeddings(path, LabelledEmbeddings(NUMBERS, rows))
@@ -71,17 +71,33 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: RowLabel
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
-def test_npy_holds_the_embeddings_alone(tmp_path: Path) -> None:
-    path = tmp_path / "e.npy"
-    write_embeddings(path, LabelledEmbeddings(NUMBERS.half()))
+def test_npy_holds_numbers_with_a_table_and_metadata_beside_it(tmp_path: Path) -> None:
+    path, rows = tmp_path / "e.npy", replace(ROWS, class_names=("jay", 'o"wl, §'))
+    write_embeddings(path, LabelledEmbeddings(NUMBERS.half(), rows), "me", "32-true")
     assert np.load(path).dtype == np.float32
-    assert torch.equal(read_embeddings(path).embeddings, NUMBERS.half().float())
-    with pytest.raises(ValueError, match=r"numbers alone: keep labels in a \.safetensors"):
-        write_embeddings(path, LabelledEmbeddings(NUMBERS, ROWS))
+    found = read_embeddings(path, tmp_path / "e.paths.csv")
+    assert torch.equal(found.embeddings, NUMBERS.half().float())
+    assert as_parts(found.rows) == as_parts(rows)
+    assert read_embeddings(path).rows.count is None
+    assert json.loads((tmp_path / "e.json").read_text()) == {"made_by": "me", "precision": "32-true"}
+    assert (open_rows(path).made_by, open_rows(path).precision) == ("me", "32-true")
+    write_embeddings(path, LabelledEmbeddings(NUMBERS))
+    assert open_rows(path).made_by is None
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["e.json", "e.npy", "e.paths.csv"]
 
 
-@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet"])
-def test_some_rows_may_have_no_label(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("content", [b'["a.png", "b.png"]', b'{"preprocessing": {}}', b"[" * 10**5, b"\xff"])
+def test_another_json_file_beside_an_array_is_neither_read_nor_overwritten(tmp_path: Path, content: bytes) -> None:
+    np.save(tmp_path / "e.npy", NUMBERS.numpy())
+    (tmp_path / "e.json").write_bytes(content)
+    assert open_rows(tmp_path / "e.npy").made_by is None
+    with pytest.raises(ValueError, match=r"e\.json would be overwritten by the metadata of .*e\.npy"):
+        write_embeddings(tmp_path / "e.npy", LabelledEmbeddings(NUMBERS))
+    assert (tmp_path / "e.json").read_bytes() == content
+
+
+def test_some_rows_may_have_no_label(tmp_path: Path) -> None:
+    name = "e.parquet"
     write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, "jay"])))
     rows = read_embeddings(tmp_path / name).rows
     assert rows.label_texts() == [None, "jay"]
@@ -93,17 +109,11 @@ def test_some_rows_may_have_no_label(tmp_path: Path, name: str) -> None:
     assert read_embeddings(tmp_path / name).rows.labels is None
 
 
-def test_safetensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
-    path = tmp_path / "e.safetensors"
-    write_embeddings(path, LabelledEmbeddings(NUMBERS, replace(ROWS, paths=("ü", "y"))), "me")
-    assert path.read_bytes() == safetensors.torch.save(safetensors.torch.load_file(path), {"made_by": "me"})
-
-
-@pytest.mark.parametrize("name", ["e.safetensors", "e.parquet", "e.npy"])
+@pytest.mark.parametrize("name", ["e.parquet", "e.npy"])
 def test_chunks_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("proxemic.data.embeddings.GROUP", 3)
     numbers = torch.rand(7, 2)
-    rows = RowLabels() if name == "e.npy" else number_labels(["a", None, "b", "a", "b", "c", None])
+    rows = number_labels(["a", None, "b", "a", "b", "c", None])
     write_embeddings(tmp_path / name, LabelledEmbeddings(numbers, rows), "me")
     chunks = (numbers[first : first + 3].numpy() for first in (0, 3, 6))
     write_embedding_chunks(tmp_path / f"chunks-{name}", chunks, (7, 2), rows, "me")
@@ -129,17 +139,6 @@ def test_floats_of_any_width_and_order_of_bytes_or_rows_are_read_as_float32(tmp_
     found = read_embeddings(tmp_path / "e.npy").embeddings
     assert found.dtype == torch.float32
     assert found.tolist() == [[0, 1], [2, 3], [4, 5]]
-
-
-@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
-def test_safetensors_made_elsewhere(tmp_path: Path, kind: torch.dtype) -> None:
-    tensors = {"features": torch.eye(2, dtype=kind), "labels": torch.tensor([2**40, 7]), "scale": torch.ones(())}
-    safetensors.torch.save_file(tensors, tmp_path / "e.safetensors")
-    found = read_embeddings(tmp_path / "e.safetensors")
-    assert found.embeddings.tolist() == [[1, 0], [0, 1]]
-    assert found.rows.class_names == ("1099511627776", "7")
-    assert found.rows.labels is not None
-    assert found.rows.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -181,31 +180,27 @@ def test_labels_of_a_csv_table_are_in_the_order_of_the_embeddings(tmp_path: Path
     }  # fmt: skip
 
 
-def test_labels_of_a_parquet_table_and_of_npy_files(tmp_path: Path) -> None:
+def test_labels_of_a_parquet_table(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"label": [2**40, 5, 2**40]}), tmp_path / "l.parquet")
-    np.save(tmp_path / "l.npy", np.array([2**40, 5, 2**40]))
-    np.save(tmp_path / "text.npy", np.array(["jay", "é", "jay"]))
-    for name in ("l.parquet", "l.npy"):
-        rows = read_labels(tmp_path / name)
-        assert (as_parts(rows)["labels"], rows.class_names) == ([0, 1, 0], ("1099511627776", "5"))
-    assert read_labels(tmp_path / "text.npy").class_names == ("jay", "é")
+    rows = read_labels(tmp_path / "l.parquet")
+    assert (as_parts(rows)["labels"], rows.class_names) == ([0, 1, 0], ("1099511627776", "5"))
 
 
 def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
-    write_embeddings(tmp_path / "e.safetensors", LabelledEmbeddings(NUMBERS, ROWS))
+    write_embeddings(tmp_path / "e.parquet", LabelledEmbeddings(NUMBERS, ROWS))
     labels = tmp_path / "l.csv"
     labels.write_text("path,label,is_query,is_gallery\nb/ü.png,x,1,0\na/1.png,y,0,1\n", encoding="utf-8")
-    rows = read_embeddings(tmp_path / "e.safetensors", labels).rows
+    rows = read_embeddings(tmp_path / "e.parquet", labels).rows
     assert as_parts(rows) == {
         "labels": [1, 0], "class_names": ("x", "y"), "paths": ROWS.paths,
         "is_query": [False, True], "is_gallery": [True, False],
     }  # fmt: skip
     labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.safetensors has"):
-        read_embeddings(tmp_path / "e.safetensors", labels)
+    with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.parquet has"):
+        read_embeddings(tmp_path / "e.parquet", labels)
     labels.write_text("path,label\nb/ü.png,x\nb/ü.png,y\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"does not name a/1\.png"):
-        read_embeddings(tmp_path / "e.safetensors", labels)
+        read_embeddings(tmp_path / "e.parquet", labels)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +219,6 @@ def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path, table: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_embeddings(*save(tmp_path, table))
-
-
-@pytest.mark.parametrize("array", [np.array([1.0, 2.0]), np.array([[1], [2]]), np.array([True, False])])
-def test_npy_labels_are_integers_or_texts(tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "l.npy", array)
-    with pytest.raises(ValueError, match=r"labels are integers or texts, \[rows\]"):
-        read_labels(tmp_path / "l.npy")
 
 
 # What is refused.
@@ -259,14 +247,6 @@ def parquet(embedding: Any, **columns: Any) -> bytes:
     return file.getvalue()
 
 
-def tensors(**named: torch.Tensor) -> bytes:
-    return safetensors.torch.save({name: value.clone() for name, value in named.items()})
-
-
-def as_json(content: Any) -> torch.Tensor:
-    return torch.tensor(list(json.dumps(content).encode()), dtype=torch.uint8)
-
-
 def parquet_of(*columns: tuple[str, list[Any]]) -> bytes:
     file = io.BytesIO()
     names, values = zip(*columns, strict=True)
@@ -274,7 +254,6 @@ def parquet_of(*columns: tuple[str, list[Any]]) -> bytes:
     return file.getvalue()
 
 
-EYE = torch.eye(2)
 ONE = ("embedding", [[1.0]])
 
 
@@ -282,14 +261,11 @@ ONE = ("embedding", [[1.0]])
     ("name", "content", "words"),
     [
         ("e.npy", b"", "is empty"),
-        ("e.safetensors", b"", "is empty"),
         ("e.parquet", b"", "is empty"),
         ("e.npy", b"nonsense, and more of it", "no .npy file of numbers"),
-        ("e.safetensors", b"nonsense, and more of it", "no sound .safetensors file"),
         ("e.parquet", b"nonsense, and more of it", "no sound Parquet file"),
         ("e.npy", npy(np.eye(9))[:-1], "no .npy file of numbers"),
         ("e.npy", npy(np.eye(9)).replace(b"(9, 9)", b"(999999999999, 9)"), "no .npy file of numbers"),
-        ("e.safetensors", tensors(embeddings=EYE)[:-1], "no sound .safetensors file"),
         ("e.parquet", parquet([[1.0]])[:-9], "no sound Parquet file"),
         ("e.npy", npy(np.array([Bomb()], dtype=object)), "opening one may run code"),
         ("e.npy", pickle.dumps(Bomb()), "opening one may run code"),
@@ -299,24 +275,6 @@ ONE = ("embedding", [[1.0]])
         ("e.npy", npy(np.ones((3, 3), int)), "int64 of shape"),
         ("e.npy", npy(np.ones((3, 3), complex)), "complex128"),
         ("e.npy", npy(np.array([["a"]])), "<U1 of shape"),
-        ("e.safetensors", tensors(embeddings=EYE.to(torch.int8)), r"I8 of shape \[2, 2\]"),
-        ("e.safetensors", tensors(a=EYE, b=EYE + 1), "not one but 2 of two dimensions: its tensors are a, b"),
-        ("e.safetensors", tensors(a=EYE[0]), "not one but 0 of two dimensions"),
-        ("e.safetensors", tensors(a=EYE, labels=EYE[0]), "labels of torch.float32"),
-        ("e.safetensors", tensors(a=EYE, labels=torch.arange(3)), "2 vectors, but 3 labels"),
-        (
-            "e.safetensors",
-            tensors(a=EYE, labels=torch.arange(2), paths=as_json(["x"])),
-            r"e\.safetensors: labels, paths",
-        ),
-        ("e.safetensors", tensors(a=EYE, paths=as_json([1, 2])), "paths that is not the bytes of a JSON list"),
-        ("e.safetensors", tensors(a=EYE, paths=EYE[0]), "paths that is not the bytes of a JSON list"),
-        ("e.safetensors", tensors(a=EYE, class_names=as_json(["x"])), "labels and class_names must be given together"),
-        (
-            "e.safetensors",
-            tensors(a=EYE, sequences=torch.arange(2)),
-            r"e\.safetensors: sequences and sequence_names must be given together",
-        ),
         ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
         ("e.parquet", parquet([[1, 2]]), "but it must hold lists of floats"),
         ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
@@ -327,9 +285,10 @@ ONE = ("embedding", [[1.0]])
         ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),
         ("e.parquet", parquet_of(ONE, ("label", ["x"]), ("label", ["y"])), "has the column label more than once"),
         ("e.parquet", parquet_of(("path", ["x"]), ONE, ("path", ["x"])), "has the column path more than once"),
-        ("e.npz", npz(), "no format of embeddings here: use .safetensors"),
-        ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),
-        ("e.PKL", pickle.dumps(Bomb()), "opening one may run code: use .safetensors"),
+        ("e.npz", npz(), "no format of embeddings here: use .parquet, or .npy"),
+        ("e.safetensors", b"", "no format of embeddings here: use .parquet, or .npy"),
+        ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .parquet"),
+        ("e.PKL", pickle.dumps(Bomb()), "opening one may run code: use .parquet"),
         ("e", b"1", "ends in nothing, which is no format"),
     ],
 )
@@ -347,10 +306,9 @@ def test_other_files_are_refused_with_a_sentence_and_nothing_is_run(
 
 def test_broken_bytes_raise_nothing_but_value_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    for name in ("e.npy", "e.safetensors", "e.parquet"):
+    for name in ("e.npy", "e.parquet"):
         path = tmp_path / name
-        rows = RowLabels() if name == "e.npy" else ROWS
-        write_embeddings(path, LabelledEmbeddings(NUMBERS, rows))
+        write_embeddings(path, LabelledEmbeddings(NUMBERS, ROWS))
         sound = path.read_bytes()
         for _ in range(100):
             broken = bytearray(sound)
@@ -364,23 +322,23 @@ def test_broken_bytes_raise_nothing_but_value_errors(tmp_path: Path) -> None:
 def test_missing_files_folders_and_other_endings(tmp_path: Path) -> None:
     (tmp_path / "folder.npy").mkdir()
     for name, words in (("no.npy", "does not exist"), ("folder.npy", "is a folder")):
-        for read in (read_embeddings, read_labels):
-            with pytest.raises(ValueError, match=words):
-                read(tmp_path / name)
-    with pytest.raises(ValueError, match=r"labels are read from \.csv, .*\.parquet and \.npy"):
-        read_labels(tmp_path / "l.txt")
+        with pytest.raises(ValueError, match=words):
+            read_embeddings(tmp_path / name)
+    for name in ("l.txt", "l.npy"):
+        with pytest.raises(ValueError, match=r"tables end in \.csv, .*\.parquet"):
+            read_labels(tmp_path / name)
     with pytest.raises(ValueError, match="no format of embeddings"):
         write_embeddings(tmp_path / "e.txt", LabelledEmbeddings(NUMBERS))
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name in ("e.npy", "e.safetensors", "e.parquet"):
+    for name in ("e.npy", "e.parquet"):
         with pytest.raises(UserError, match="could not be written"):
             write_embeddings(tmp_path / "file" / name, LabelledEmbeddings(NUMBERS))
 
 
-@pytest.mark.parametrize("name", ["e.npy", "e.safetensors", "e.parquet"])
+@pytest.mark.parametrize("name", ["e.npy", "e.parquet"])
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # as of a disk with so little left

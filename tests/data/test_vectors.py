@@ -30,17 +30,12 @@ def no_transform(_: object) -> torch.Tensor:
 def written(path: Path, kind: FloatType, offset: int = 0) -> tuple[VectorFile, np.ndarray]:
     """Write a file of random numbers; return it with the same numbers in float32."""
     numbers = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    if kind == "bfloat16":
-        content = numbers.to(torch.bfloat16).view(torch.uint8).numpy().tobytes()
-        known = numbers.to(torch.bfloat16).float().numpy()
-    else:
-        content = numbers.numpy().astype(kind).tobytes()
-        known = numbers.numpy().astype(kind).astype(np.float32)
-    path.write_bytes(bytes(offset) + content)
-    return VectorFile(path, offset, (ROWS, DIM), kind), known
+    content = numbers.numpy().astype(kind)
+    path.write_bytes(bytes(offset) + content.tobytes())
+    return VectorFile(path, offset, (ROWS, DIM), kind), content.astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "bfloat16"])
+@pytest.mark.parametrize("kind", ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"])
 def test_rows_are_read_in_any_order_and_several_times(tmp_path: Path, kind: FloatType) -> None:
     file, known = written(tmp_path / "rows.bin", kind, offset=13)
     for places in ([3], [4, 5, 6], [49, 0, 7, 8, 8, 0, 1], [*range(ROWS)]):

@@ -142,7 +142,7 @@ def test_chosen_ones_are_found_by_the_end_of_their_path(evaluation: Evaluation, 
 
 
 def test_embeddings_are_drawn_by_the_paths_of_their_rows(run: Path, tmp_path: Path) -> None:
-    vectors = tmp_path / "vectors.safetensors"
+    vectors = tmp_path / "vectors.parquet"
     whole = proxemic.evaluate(run, resamples=0, save_embeddings=vectors)
     again = proxemic.evaluate(vectors, resamples=0)
     one = draw_queries(again, tmp_path / "a.html", worst=1).read_text()

@@ -1,4 +1,5 @@
 import csv
+import json
 import os
 import signal
 import time
@@ -91,7 +92,7 @@ def wait_for_parts(process: warm.Process, out: Path, count: int) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("name", ["v.parquet", "v.safetensors", "v.npy"])
+@pytest.mark.parametrize("name", ["v.parquet", "v.npy"])
 def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp_path: Path, name: str) -> None:
     written = embed_to_file(photos / "photos", tmp_path / name, photos / "model", batch_size=4, workers=2)
     assert written is not None
@@ -100,7 +101,9 @@ def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp
     paths = [*(path for path in paths if "alone" in path), *(path for path in paths if "class" in path)]
     content = read_embeddings(tmp_path / name)
     if name == "v.npy":
-        assert written.others == (tmp_path / "v.paths.csv",)
+        assert written.others == (tmp_path / "v.paths.csv", tmp_path / "v.json")
+        metadata = json.loads((tmp_path / "v.json").read_text())
+        assert metadata == {"made_by": read_checksum(photos / "model"), "precision": "32-true"}
         with (tmp_path / "v.paths.csv").open() as file:
             rows = [(row["path"], row["label"] or None) for row in csv.DictReader(file)]
     else:
@@ -291,8 +294,8 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
         "path,is_query,is_gallery,sequence,category,x_1,y_1,x_2,y_2\n"
         f"{folder}/0.png,1,0,a,,0,0,8,8\n{folder}/1.png,0,1,,b,,,,\n"
     )
-    embed_to_file(table, tmp_path / "v.safetensors", photos / "model")
-    rows = read_embeddings(tmp_path / "v.safetensors").rows
+    embed_to_file(table, tmp_path / "v.parquet", photos / "model")
+    rows = read_embeddings(tmp_path / "v.parquet").rows
     assert rows.paths == (f"{folder}/0.png (0, 0, 8, 8)", f"{folder}/1.png")
     assert rows.labels is None
     assert rows.is_query is not None

@@ -341,7 +341,7 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
 def test_vectors_that_the_model_made_are_taken(
     rows: LabelledEmbeddings, copy: Path, tmp_path: Path, here: Here
 ) -> None:
-    file = tmp_path / "vectors.safetensors"
+    file = tmp_path / "vectors.parquet"
     content = LabelledEmbeddings(rows.embeddings[:, :16], rows.rows)
     write_embeddings(file, content, read_checksum(copy))
     result = here("calibrate", copy, "--data.root", file, "--format", "json")

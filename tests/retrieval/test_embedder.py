@@ -49,11 +49,11 @@ def onnx_model(folder: Path, **others: Any) -> Path:
 
 
 def test_vectors_are_those_of_evaluate_to_the_bit(run: Path, folder: Path, tmp_path: Path) -> None:
-    words = ["--split", "all", "--data.root", folder, "--save-embeddings", tmp_path / "theirs.safetensors"]
+    words = ["--split", "all", "--data.root", folder, "--save-embeddings", tmp_path / "theirs.parquet"]
     done = warm_proxemic("evaluate", run, *words, "--evaluation.batch_size", "32", "--resamples", "0")
     assert done.returncode == 0, done.stderr
-    embed_to_file(folder, tmp_path / "ours.safetensors", run, batch_size=32, workers=0)
-    ours, theirs = (read_embeddings(tmp_path / f"{name}.safetensors") for name in ("ours", "theirs"))
+    embed_to_file(folder, tmp_path / "ours.parquet", run, batch_size=32, workers=0)
+    ours, theirs = (read_embeddings(tmp_path / f"{name}.parquet") for name in ("ours", "theirs"))
     assert ours.rows.paths == theirs.rows.paths
     assert torch.equal(ours.embeddings, theirs.embeddings)
     embedder = Embedder.load(run)

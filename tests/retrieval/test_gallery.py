@@ -261,12 +261,12 @@ def test_rows_and_names_must_fit(tmp_path: Path) -> None:
         made.add(LabelledEmbeddings(torch.eye(2)))
 
 
-@pytest.mark.parametrize("ending", ["npy", "safetensors", "parquet"])
+@pytest.mark.parametrize("ending", ["npy", "parquet"])
 def test_files_of_vectors_need_no_model(tmp_path: Path, ending: str) -> None:
     vectors, labels = some_vectors(classes=4, each=3, dim=5)
     file = tmp_path / f"birds.{ending}"
     named = RowLabels(torch.arange(12) % 4, tuple(sorted(set(labels))), tuple(f"{n}.jpg" for n in range(12)))
-    write_embeddings(file, LabelledEmbeddings(torch.tensor(vectors), RowLabels() if ending == "npy" else named), None)
+    write_embeddings(file, LabelledEmbeddings(torch.tensor(vectors), named))
     made = Gallery.create(tmp_path / "birds", source=file, distance="euclidean")
     hit = made.search_vectors(vectors[7:8], k=1)[0][0]
     expected = (f"{file}, row 7", None) if ending == "npy" else ("7.jpg", labels[7])
@@ -276,6 +276,13 @@ def test_files_of_vectors_need_no_model(tmp_path: Path, ending: str) -> None:
     assert made.add(file).rows == 1
     with pytest.raises(UserError, match=r"does not know the model of its vectors: give it \(--model\)"):
         made.search("a.jpg")
+
+
+def test_arrays_in_other_formats_are_refused(tmp_path: Path) -> None:
+    for name in ("v.safetensors", "v.npz"):
+        with pytest.raises(ValueError, match=rf"{name} ends in .* use \.parquet, or \.npy"):
+            Gallery.create(tmp_path / "birds", source=tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_all_columns_of_parquet_are_kept(tmp_path: Path) -> None:
@@ -295,14 +302,14 @@ def test_all_columns_of_parquet_are_kept(tmp_path: Path) -> None:
 
 def test_vectors_of_another_model_are_refused(shelf: Path, shop: Path, tmp_path: Path) -> None:
     vectors = LabelledEmbeddings(torch.rand(3, DIM))
-    write_embeddings(tmp_path / "a.safetensors", vectors, made_by="0123456789abcdef")
+    write_embeddings(tmp_path / "a.parquet", vectors, made_by="0123456789abcdef")
     own = Gallery.open(shop)
     with pytest.raises(UserError, match=r"another model \(checksum 0123456789ab\)"):
-        own.add(tmp_path / "a.safetensors")
-    write_embeddings(tmp_path / "b.safetensors", vectors, made_by=own.store.info.embedder)
-    assert own.add(tmp_path / "b.safetensors").rows == 3
+        own.add(tmp_path / "a.parquet")
+    write_embeddings(tmp_path / "b.parquet", vectors, made_by=own.store.info.embedder)
+    assert own.add(tmp_path / "b.parquet").rows == 3
     # A gallery of vectors knows who has made them, where the file says so.
-    made = Gallery.create(tmp_path / "c", source=tmp_path / "a.safetensors")
+    made = Gallery.create(tmp_path / "c", source=tmp_path / "a.parquet")
     with pytest.raises(UserError, match="is not the model of"):
         Gallery.open(tmp_path / "c", shelf / "model")
     assert made.store.info.model is None
@@ -341,10 +348,8 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
     np.testing.assert_allclose(stored, expected, atol=1e-6)
     with pytest.raises(UserError, match="takes vectors, not pictures"):
         made.add(_one_picture(tmp_path))
-    write_embeddings(
-        tmp_path / "made.safetensors", LabelledEmbeddings(torch.rand(2, 3)), made_by=made.store.info.embedder
-    )
-    assert made.add(tmp_path / "made.safetensors").rows == 2
+    write_embeddings(tmp_path / "made.parquet", LabelledEmbeddings(torch.rand(2, 3)), made_by=made.store.info.embedder)
+    assert made.add(tmp_path / "made.parquet").rows == 2
     before = len(made.store)
     given = nn.functional.normalize(torch.rand(2, 3))
     assert made.add_vectors(given, ["a", "b"]).rows == 2  # as they are, not through the head

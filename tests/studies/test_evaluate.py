@@ -79,13 +79,13 @@ def test_the_plain_ranking_beside_the_reranked_one(files: Path) -> None:
 def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp_path: Path) -> None:
     numbers = LABELS.clone()
     numbers[0], numbers[1] = 20, 21  # alone in their classes
-    np.save(tmp_path / "labels.npy", numbers.numpy())
+    (tmp_path / "labels.csv").write_text("\n".join(["label", *map(str, numbers.tolist())]))
     paths, clustering = [files / "a.npy", files / "b.npy"], {"evaluation.nmi": True}
     averaged = {"evaluation.average": "classes"}
-    one = proxemic.evaluate(paths[0], labels=tmp_path / "labels.npy", resamples=50, overrides=averaged | clustering)
+    one = proxemic.evaluate(paths[0], labels=tmp_path / "labels.csv", resamples=50, overrides=averaged | clustering)
     assert one.text().startswith("22 classes, 58 queries, all images, averages over classes\n")
     assert "2 queries have nothing of the class to find: left out." in one.text()
-    both = proxemic.evaluate(paths, labels=tmp_path / "labels.npy", resamples=50, overrides=clustering)
+    both = proxemic.evaluate(paths, labels=tmp_path / "labels.csv", resamples=50, overrides=clustering)
     said = "Clustering has no values per query to test; compare its intervals model by model."
     assert said in both.text()
     assert said not in one.text()

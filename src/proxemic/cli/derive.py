@@ -46,7 +46,7 @@ _SHARED = {
         (
             "",
             "Folders, tables (.csv, .tsv, .parquet), pictures, patterns as 'photos/**/*.jpg', .txt files with a path "
-            "on each line; or files of vectors: .npy, .safetensors, .parquet with a column embedding",
+            "on each line; or files of vectors: .npy, .parquet with a column embedding",
         ),
     ),
     "root": (

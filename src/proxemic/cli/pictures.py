@@ -105,8 +105,7 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
 
     Args:
         source (SOURCE): Folders of pictures, tables (.csv, .tsv, .parquet) with the column path and perhaps label and
-            split, pictures, patterns, .txt files with a path on each line; or one file of vectors (.safetensors, .npy,
-            .parquet).
+            split, pictures, patterns, .txt files with a path on each line; or one file of vectors (.parquet, .npy).
         model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for pictures:
             timm:tf_efficientnet_lite0).
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.

@@ -1,5 +1,7 @@
 """Files of embeddings, written here or elsewhere, with the metadata of their rows."""
 
+import csv
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,21 +10,19 @@ import numpy as np
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from proxemic.data.formats.tables import EMBEDDING_COLUMNS, TABLES, is_table, read_table
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.data.formats.vectors import (
     check_embedding_name,
     open_vectors,
+    read_description,
     read_metadata,
-    read_npy,
-    read_own_columns,
     write_npy,
     write_parquet,
-    write_safetensors,
 )
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.data.remote import write_to
-from proxemic.data.rows import RowLabels, Rows, join_spellings
+from proxemic.data.rows import RowLabels, Rows
 from proxemic.data.vectors import Vectors
 from proxemic.extras import optional_dependency
 from proxemic.spelling import without_invisible
@@ -84,13 +84,12 @@ def rows_of_images(images: ImageSet) -> RowLabels:
 def write_embeddings(
     path: str | Path, content: LabelledEmbeddings, made_by: str | None = None, precision: str | None = None
 ) -> None:
-    """Write embeddings as float32 in the format of the name's ending; the file is complete or not written.
+    """Write embeddings as float32 in the format of the name's ending; each file is complete or not written.
 
-    ``.safetensors`` holds the tensors ``embeddings``, ``labels``, ``is_query``, ``is_gallery``, ``sequences`` and
-    ``categories`` and, as bytes of JSON, ``class_names``, ``paths``, ``sequence_names`` and ``category_names``;
-    ``.parquet`` the columns ``embedding`` (lists), ``label`` (text), ``path``, ``is_query``, ``is_gallery``,
-    ``sequence`` and ``category``; ``.npy`` the embeddings alone. The metadata of the first two have ``made_by`` and
-    ``precision``.
+    ``NAME.parquet`` holds the column ``embedding`` (lists) and those of the rows: ``path``, ``label``, ``sequence``,
+    ``category``, ``is_query`` and ``is_gallery``; the metadata of its schema has ``made_by`` and ``precision``.
+    ``NAME.npy`` holds the embeddings alone: the columns are in ``NAME.paths.csv`` and the metadata in ``NAME.json``
+    beside it.
 
     Args:
         path: The file.
@@ -99,11 +98,11 @@ def write_embeddings(
         precision: The precision in which that model computed, such as ``32-true``; None if unknown.
 
     Raises:
-        ValueError: If the name has another ending, or ends in ``.npy`` although there is metadata to write.
-        UserError: If the file cannot be written.
+        ValueError: If the name has another ending, or ``NAME.json`` exists with other content.
+        UserError: If a file cannot be written.
 
     >>> from tempfile import mkdtemp
-    >>> path = Path(mkdtemp()) / "birds.safetensors"
+    >>> path = Path(mkdtemp()) / "birds.parquet"
     >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
     >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
     >>> read_embeddings(path).rows.class_names
@@ -129,29 +128,53 @@ def write_embedding_chunks(
     With chunks of `GROUP` rows, the file has the same bytes as from `write_embeddings`. If the path is an address, the
     file is first written to the local ``folder``.
     """
-    suffix = check_embedding_name(Path(path))
-    if suffix == ".npy" and rows.count is not None:
-        raise ValueError(f"{path} ends in .npy, which holds numbers alone: keep labels in a .safetensors or .parquet.")
+    columns, (_, *others) = rows.as_rows().columns, files_of_embeddings(path)
     metadata = {key: value for key, value in ((MADE_BY, made_by), (PRECISION, precision)) if value is not None}
     with write_to(path, folder) as temporary:
-        if suffix == ".safetensors":
-            write_safetensors(temporary, chunks, shape, rows, metadata)
-        elif suffix == ".parquet":
-            write_parquet(temporary, chunks, shape, rows, metadata)
-        else:
-            write_npy(temporary, chunks, shape)
+        if not others:
+            write_parquet(temporary, chunks, shape, columns, metadata)
+            return
+        write_npy(temporary, chunks, shape)
+        table, described = others
+        if columns.num_columns:
+            with write_to(table, folder) as part, part.open("w", newline="", encoding="utf-8") as file:
+                texts = zip(*(column.to_pylist() for column in columns.columns), strict=True)
+                csv.writer(file).writerows([columns.column_names, *texts])
+        with write_to(described, folder) as part:
+            part.write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+
+
+def files_of_embeddings(path: Path | str) -> list[Path | str]:
+    """List the files that `write_embeddings` writes: the path itself, and for .npy its table and its metadata.
+
+    Raises:
+        ValueError: If the name has another ending, or a JSON file of another kind would be overwritten.
+    """
+    if check_embedding_name(Path(path)) == ".parquet":
+        return [path]
+    table, described = beside(path, "paths.csv"), beside(path, "json")
+    content = read_description(described) if isinstance(described, Path) else {}
+    if content is None or not content.keys() <= {MADE_BY, PRECISION}:
+        raise ValueError(f"{described} would be overwritten by the metadata of {path}: choose another name.")
+    return [path, table, described]
+
+
+def beside(target: Path | str, ending: str) -> Path | str:
+    """Return the path or address of a file beside another one, with the same name but this ending."""
+    if isinstance(target, Path):
+        return target.with_name(f"{target.stem}.{ending}")
+    return f"{target.rpartition('.')[0]}.{ending}"
 
 
 def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
-    Floats may have any width. If a ``.safetensors`` file has a single two-dimensional tensor, it may have any name.
-    Values that are not finite are kept; the metrics reject them.
+    Floats may have any width. Values that are not finite are kept; the metrics reject them.
 
     Args:
-        path: A .safetensors, .npy or .parquet file.
-        labels: A file for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order of
-            the embeddings; rows that both files name (``path``) are matched by their names instead.
+        path: A .parquet or .npy file.
+        labels: A table for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order
+            of the embeddings; rows that both files name (``path``) are matched by their names instead.
 
     Raises:
         ValueError: If a file is missing, damaged, a pickle or of another kind, or the two do not fit together.
@@ -171,11 +194,11 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
 def open_rows(
     path: Path, labels: Path | None = None, known: Sequence[str] | None = None, *, whole: bool = False
 ) -> Rows:
-    """Open a file of vectors with the metadata in it and in a file of labels.
+    """Open a file of vectors with the metadata in it and in a table of labels.
 
     Args:
-        path: A .parquet, .npy or .safetensors file.
-        labels: A file of labels, as for `read_embeddings`, whose columns take precedence.
+        path: A .parquet or .npy file.
+        labels: A table of labels, as for `read_embeddings`, whose columns take precedence.
         known: The columns to read; None reads all of Parquet.
         whole: Read all vectors now; otherwise only the rows of a batch are read.
 
@@ -183,9 +206,8 @@ def open_rows(
         ValueError: If a file cannot be read, or the two do not fit together.
     """
     reader = open_vectors(path, whole)
-    rows = read_own_columns(path, known)
-    if rows.columns.num_columns and len(rows) != len(reader):
-        raise ValueError(f"{path} has {len(reader):,} vectors, but {len(rows):,} labels, paths or flags.")
+    rows = Rows.of() if path.suffix.lower() == ".npy" else read_table(path, known)
+    rows = replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
     if labels is not None:
         own, rows = rows, _read_labels(labels, known)
         if own.has("path") and rows.has("path") and own.names != rows.names:
@@ -201,18 +223,18 @@ def open_rows(
 
 
 def read_labels(path: str | Path) -> RowLabels:
-    """Read the labels of rows of embeddings, in their order.
+    r"""Read the labels of rows of embeddings, in their order.
 
     Args:
         path: A table (CSV or Parquet) with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
-            ``sequence`` and ``category``; or a .npy file of integers or texts. Labels are compared as text.
+            ``sequence`` and ``category``. Labels are compared as text.
 
     Raises:
         ValueError: If the file is missing or damaged, or lacks a label.
 
     >>> from tempfile import mkdtemp
-    >>> path = Path(mkdtemp()) / "labels.npy"
-    >>> np.save(path, np.array([2**40, 7, 7]))
+    >>> path = Path(mkdtemp()) / "labels.csv"
+    >>> _ = path.write_text("label\n1099511627776\n7\n7\n")
     >>> read_labels(path).labels.tolist(), read_labels(path).class_names
     ([0, 1, 1], ('1099511627776', '7'))
     """
@@ -220,32 +242,15 @@ def read_labels(path: str | Path) -> RowLabels:
 
 
 def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
-    suffix = path.suffix.lower()
-    if is_table(path):
-        rows = read_table(path, known, ("label",))
-        rows.require("label")
-    elif suffix != ".npy":
-        raise ValueError(
-            f"{path} ends in {suffix or 'nothing'}, but labels are read from {', '.join(TABLES)} and .npy."
-        )
-    elif not path.is_file():
-        raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of labels.")
-    else:
-        array = read_npy(path)
-        if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise ValueError(
-                f"{path} holds {array.dtype} of shape {list(array.shape)}, but labels are integers or texts, [rows]."
-            )
-        different, places = np.unique(array, return_inverse=True)
-        texts = pa.DictionaryArray.from_arrays(places, [str(item) for item in different])
-        rows = join_spellings(Rows(pa.table({"label": texts})), path)
+    rows = read_table(path, known, ("label",))
+    rows.require("label")
     if not len(rows):
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
     return rows
 
 
 def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
-    """Reorder the rows of a file of labels to match the vectors, by their paths."""
+    """Reorder the rows of a table of labels to match the vectors, by their paths."""
     names, wanted = ([*map(without_invisible, rows.names)] for rows in (given, own))
     place = {name: row for row, name in enumerate(names)}
     strange = next((name for name in wanted if name not in place), None)

@@ -289,7 +289,7 @@ def join_spellings(rows: Rows, source: object) -> Rows:
     """
     columns, notes = dict(zip(rows.columns.column_names, rows.columns.columns, strict=True)), [*rows.notes]
     for name, column in columns.items():
-        if name in NAMES or not column.num_chunks:
+        if name in NAMES or not len(column):
             continue
         is_encoded = pa.types.is_dictionary(column.type)
         encoded = (column if is_encoded else column.dictionary_encode()).unify_dictionaries()

@@ -23,8 +23,8 @@ from proxemic.data.remote import from_worker
 from proxemic.files import readable
 from proxemic.ranges import check_fields
 
-FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "bfloat16"]
-"""Type of the numbers in a file: NumPy's name, with the order of bytes; bfloat16 has the lower byte first."""
+FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"]
+"""Type of the numbers in a file: NumPy's name, with the order of bytes."""
 
 Fetch = Callable[[Sequence[int], Sequence[int]], Float32[Tensor, "batch dim"]]
 """What reads a batch by its indices, varied by the seeds."""
@@ -109,10 +109,10 @@ class VectorFile:
     """
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, int], kind: FloatType) -> None:
-        self.path, self.offset, self.kind = path.absolute(), offset, kind
+        self.path, self.offset = path.absolute(), offset
         self.name = readable(self.path)
         self._rows, self.dim = shape
-        self._dtype = np.dtype("<u2" if kind == "bfloat16" else kind)  # NumPy knows no bfloat16
+        self._dtype = np.dtype(kind)
         self._row_bytes = self.dim * self._dtype.itemsize
         status = path.stat()
         self._known = status.st_size, status.st_mtime_ns
@@ -145,10 +145,9 @@ class VectorFile:
         except OSError as error:
             why = (error.strerror or "").lower() or str(error)
             raise UnreadableVectorsError(f"{self.name} cannot be read: {why}.") from error
-        rows = content.view(self._dtype)
-        numbers = np.empty(rows.shape, np.float32)
+        numbers = np.empty((len(places), self.dim), np.float32)
         with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
-            numbers[order] = (rows.astype(np.uint32) << 16).view(np.float32) if self.kind == "bfloat16" else rows
+            numbers[order] = content.view(self._dtype)
         return torch.from_numpy(numbers)
 
 

@@ -101,21 +101,9 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
 
 
 def is_model(path: Path) -> bool:
-    """Return whether a file holds a model rather than embeddings (a single float tensor, or one named `embeddings`).
-
-    If the file cannot be opened, its name decides.
-    """
-    if path.suffix.lower() == ONNX:
-        return True
-    if path.suffix.lower() != ".safetensors":
-        return False
-    check_regular(path)
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return path.name == WEIGHTS
-    return "embeddings" not in kinds and sum(kind.startswith(("F", "BF")) for kind in kinds.values()) > 1
+    """Return whether a file is a model by its name: .onnx, model.safetensors, or .safetensors beside a model.json."""
+    is_weights = path.suffix.lower() == ".safetensors" and path.with_name(DESCRIPTION).is_file()
+    return path.suffix.lower() == ONNX or path.name == WEIGHTS or is_weights
 
 
 def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:

@@ -1,10 +1,9 @@
 """Embed many pictures into a file, by one process or several, and resume after a kill."""
 
-import csv
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from logging import getLogger
@@ -15,13 +14,20 @@ import platformdirs
 import torch
 from tqdm import tqdm
 
-from proxemic.data.embeddings import GROUP, RowLabels, check_embedding_name, open_rows, write_embedding_chunks
+from proxemic.data.embeddings import (
+    GROUP,
+    RowLabels,
+    beside,
+    files_of_embeddings,
+    open_rows,
+    write_embedding_chunks,
+)
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS
 from proxemic.data.remote import path_or_address, remove_file, write_to
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, list_pictures
 from proxemic.errors import UserError
-from proxemic.files import readable
+from proxemic.files import readable, write_csv
 from proxemic.locks import exclusive_lock
 from proxemic.outputs import check_output, has_columns, is_embeddings
 from proxemic.retrieval.embedder import Embedder, enough_workers
@@ -44,7 +50,7 @@ class EmbeddedFile:
         dim: Numbers of an embedding.
         precision: Precision in which the embeddings were computed.
         unreadable: Why pictures could not be read, by their names.
-        others: Files beside it: the paths, if the format has none, and the list of unreadable pictures.
+        others: Files beside it: the list of unreadable pictures and, for .npy, the table and the metadata.
         embedded: Pictures embedded by this call, not by an interrupted one before.
         seconds: Time of embedding and writing.
     """
@@ -82,9 +88,9 @@ def embed_to_file(
     Args:
         sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a model that is
             only a head, one file of vectors.
-        out: A .parquet or .safetensors file, with paths and, if there are any, labels; or a .npy file, with these in
-            ``OUT.paths.csv`` beside it. ``OUT`` is the name without its ending. May be an address, such as
-            ``s3://bucket/vectors.parquet``; finished parts are then stored in the user's cache folder.
+        out: A .parquet file, with paths and, if there are any, labels; or a .npy file, with these in ``OUT.paths.csv``
+            and the checksum of the model in ``OUT.json`` beside it. ``OUT`` is the name without its ending. May be an
+            address, such as ``s3://bucket/vectors.parquet``; finished parts are then stored in the user's cache folder.
         model: A run, a ``model.safetensors``, an ONNX file, or a name, see `Embedder.load`; None takes
             EfficientNet-Lite0 with ImageNet's weights.
         batch_size: Pictures per batch of the network, in each process.
@@ -112,7 +118,7 @@ def embed_to_file(
         print(written.rows, written.unreadable)
     """
     target = path_or_address(out)
-    check_embedding_name(Path(target))
+    files_of_embeddings(target)
     if batch_size < 1:
         raise UserError(f"--batch-size is {batch_size}, but must be 1 or more.")
     if workers is not None and workers < 0:
@@ -121,9 +127,9 @@ def embed_to_file(
         raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
     listed = [sources] if isinstance(sources, str | os.PathLike) else sources
     check_output(target, is_embeddings, [model, *listed], given_as="--out")
-    check_output(_beside(target, "unreadable.csv"), has_columns(("path", "why")), listed)
+    check_output(beside(target, "unreadable.csv"), has_columns(("path", "why")), listed)
     if Path(target).suffix.lower() == ".npy":
-        check_output(_beside(target, "paths.csv"), has_columns(("path",)), listed)
+        check_output(beside(target, "paths.csv"), has_columns(("path",)), listed)
     folder = working_folder(target)
     again = f"Start the same command again, and it goes on from {folder}."
     with join_processes(again) as processes:
@@ -164,12 +170,6 @@ def working_folder(target: Path | str) -> Path:
         return target.with_name(f"{target.name}.parts")
     known = hashlib.sha256(target.encode()).hexdigest()[:16]
     return platformdirs.user_cache_path("proxemic") / "embedding" / known
-
-
-def _beside(target: Path | str, ending: str) -> Path | str:
-    if isinstance(target, Path):
-        return target.with_name(f"{target.stem}.{ending}")
-    return f"{target.rpartition('.')[0]}.{ending}"
 
 
 def _list(embedder: Embedder, sources: Sources) -> Rows:
@@ -231,11 +231,12 @@ def _write(
     say: Callable[[str], object],
 ) -> tuple[Path | str, ...]:
     """Write all files, the embeddings last; return the other files."""
-    listed, named = _beside(out, "unreadable.csv"), _beside(out, "paths.csv")
+    listed = beside(out, "unreadable.csv")
     others: list[Path | str] = []
     if unreadable:
         listing = ((absolute(name), why) for name, why in unreadable.items())
-        _write_csv(listed, parts.folder, ("path", "why"), listing)
+        with write_to(listed, parts.folder) as temporary:
+            write_csv(temporary, ("path", "why"), listing)
         others.append(listed)
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
         few += "; ..." if len(unreadable) > 3 else ""
@@ -257,20 +258,8 @@ def _write(
     if not parts.embedder.takes_vectors:  # names of vectors need not be paths
         shown = shown.with_texts(path=[absolute(name) for name in shown.names])
     rows = RowLabels.of(shown)
-    if Path(out).suffix.lower() == ".npy":
-        texts = rows.label_texts()
-        table = zip(shown.names, texts, strict=True) if texts else ((name,) for name in shown.names)
-        _write_csv(named, parts.folder, ("path", "label") if texts else ("path",), table)
-        others.append(named)
-        rows = RowLabels()
+    others += files_of_embeddings(out)[1:]
     shape = (len(places), parts.embedder.dim)
     made_by, precision = parts.embedder.checksum, parts.embedder.precision
     write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, made_by, precision, parts.folder)
     return tuple(others)
-
-
-def _write_csv(target: Path | str, folder: Path, header: Sequence[str], rows: Iterable[Sequence[str | None]]) -> None:
-    with write_to(target, folder) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)

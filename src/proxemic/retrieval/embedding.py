@@ -55,7 +55,6 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
 
 
 def _named(rows: Rows, file: Path) -> Rows:
-    rows = rows.without("is_query", "is_gallery") if file.suffix.lower() == ".safetensors" else rows
     if rows.has("path"):
         return rows
     source = readable(file.absolute())
@@ -63,9 +62,12 @@ def _named(rows: Rows, file: Path) -> Rows:
 
 
 def is_vector_file(source: str | os.PathLike[str]) -> bool:
-    """Return whether a source is a file of vectors: .npy, .safetensors, or Parquet with a column `embedding`."""
+    """Return whether a source is a file of vectors: .npy, or Parquet with a column `embedding`.
+
+    Files of arrays in other formats are such files, too, so that `open_rows` refuses them and names the right formats.
+    """
     path = Path(source)
-    if path.suffix.lower() in (".npy", ".safetensors"):
+    if path.suffix.lower() in (".npy", ".npz", ".safetensors"):
         return True
     if path.suffix.lower() != ".parquet" or not path.is_file():
         return False

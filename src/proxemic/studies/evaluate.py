@@ -43,8 +43,7 @@ def evaluate(
     Args:
         targets: One or two of: a run directory, a folder that `save_model` wrote, a ``model.safetensors``, an
             ``.onnx`` file, or a pretrained network (``timm:NAME``, ``hf:NAME``, see
-            `proxemic.runs.pretrained.model_path`); or one or two files of embeddings (``.safetensors``, ``.npy``,
-            ``.parquet``).
+            `proxemic.runs.pretrained.model_path`); or one or two files of embeddings (``.parquet``, ``.npy``).
         split: Split to evaluate a model on. None takes the test split of the run's data, even if the data has moved;
             for other data, the test split that it defines, or else all images.
         new_images: Images that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split of
@@ -53,7 +52,7 @@ def evaluate(
         query: Folder or table of query images for ``gallery``, or a file of vectors for a model of vectors.
         gallery: Folder or table of images, or file of vectors, to search; for a file of embeddings, the file of
             embeddings to search.
-        labels: Labels of the embeddings, or of the vectors of ``query``: a table (CSV or Parquet) or ``.npy``.
+        labels: Labels of the embeddings, or of the vectors of ``query``: a table (CSV or Parquet).
         gallery_labels: Labels of the embeddings, or of the vectors, of ``gallery``.
         dims: Also evaluate embeddings that are cut to each of these sizes, to see how much nested embeddings
             (`proxemic.losses.MatryoshkaLoss`) lose.
@@ -71,8 +70,8 @@ def evaluate(
         out: Also write the result to this file (``.json``, ``.csv`` or ``.md``).
         per_class: Write the metrics of each class, worst first, to this CSV file.
         per_query: Write the metrics of each query, worst first, to this CSV file.
-        save_embeddings: Write the embeddings to this file, with labels and paths (``.safetensors``, ``.parquet``) or
-            without (``.npy``).
+        save_embeddings: Write the embeddings to this file: ``NAME.parquet``, with labels and paths, or ``NAME.npy``,
+            with these in ``NAME.paths.csv`` and the checksum of the model in ``NAME.json`` beside it.
         report: Called with notes for the user, such as which images were skipped. None logs the notes.
 
     Returns:
@@ -113,7 +112,7 @@ def evaluate(
     if out is not None:
         format_of(out)
 
-    from proxemic.data.embeddings import check_embedding_name
+    from proxemic.data.embeddings import check_embedding_name, files_of_embeddings
     from proxemic.metrics import MOST_RESAMPLES
     from proxemic.models import is_model
     from proxemic.studies.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
@@ -123,8 +122,7 @@ def evaluate(
         raise UserError(
             f"--resamples is {resamples:,}, but must be at most {MOST_RESAMPLES:,}: more would change no digit."
         )
-    if save_embeddings is not None:
-        check_embedding_name(save_embeddings)
+    saved = [] if save_embeddings is None else [Path(path) for path in files_of_embeddings(save_embeddings)]
     for path, kind in (
         (out, is_evaluation),
         (per_class, has_columns(("label", "queries"))),
@@ -132,7 +130,7 @@ def evaluate(
         (save_embeddings, is_embeddings),
     ):
         check_output(path, kind)
-    check_outputs([out, per_class, per_query, save_embeddings], [*paths, labels, gallery_labels, query, gallery])
+    check_outputs([out, per_class, per_query, *saved], [*paths, labels, gallery_labels, query, gallery])
 
     models = [path.is_dir() or is_model(path) for path in paths]
     if any(models) and not all(models):

@@ -313,8 +313,6 @@ def test_labels_that_look_the_same_are_one_class(tmp_path: Path) -> None:
     assert [read.texts(name) for name in columns] == [["7", None, "7.5"], ["true", "false", None], ["7.5", "100", None]]
     pandas = write(tmp_path / "p.csv", ("label", "category"), ("7.0", True), ("", False), (7.5, ""))
     assert read_table(pandas).labels == ["7", None, "7.5"]
-    np.save(tmp_path / "labels.npy", np.array(labels))
-    assert read_labels(tmp_path / "labels.npy").label_texts() == joined
     for number, label in enumerate(labels[:2]):
         (tmp_path / "photos" / label).mkdir(parents=True)
         picture(tmp_path / "photos" / label / f"{number}.png", number)

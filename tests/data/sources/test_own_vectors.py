@@ -1,7 +1,6 @@
 """Own vectors: all kinds of files and labels, splits, refused files, and many rows."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import safetensors.numpy
-import safetensors.torch
 import torch
 
 from proxemic.data import ImageSet, OwnVectors
@@ -36,7 +33,7 @@ def content(images: ImageSet | None) -> list[tuple[str, list[float]]]:
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("suffix", [".parquet", ".npy", ".safetensors", "lists.parquet"])
+@pytest.mark.parametrize("suffix", [".parquet", ".npy", "lists.parquet"])
 def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str, kind: str) -> None:
     vectors, names = some_vectors()
     vectors = vectors.astype(kind)
@@ -50,11 +47,11 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str, kin
     else:
         labels = tmp_path / "labels.csv"
         labels.write_text("\n".join(["label", *names]))
-        np.save(root, vectors) if suffix == ".npy" else safetensors.numpy.save_file({"some": vectors}, root)
+        np.save(root, vectors)
     images, notes = OwnVectors(root, labels=labels).load_unsplit()
     assert content(images) == [*zip(names, vectors.astype(np.float32).tolist(), strict=True)]
     assert notes == ()
-    assert isinstance(store(images).reader, VectorFile) == (suffix in (".npy", ".safetensors"))
+    assert isinstance(store(images).reader, VectorFile) == (suffix == ".npy")
 
 
 def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> None:
@@ -69,9 +66,10 @@ def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> 
         RowGroups.from_names([None if place % 5 else f"s{place % 10}" for place in range(count)]),
         RowGroups.from_names([f"c{int(name[-2:]) // 4}" for name in names]),
     )
-    for suffix in ("safetensors", "parquet"):
-        write_embeddings(tmp_path / f"v.{suffix}", LabelledEmbeddings(torch.from_numpy(vectors), rows))
-        images, _ = OwnVectors(tmp_path / f"v.{suffix}").load_unsplit()
+    for name, labels in (("v.parquet", None), ("v.npy", tmp_path / "v.paths.csv")):
+        write_embeddings(tmp_path / name, LabelledEmbeddings(torch.from_numpy(vectors), rows), "me")
+        images, _ = OwnVectors(tmp_path / name, labels=labels).load_unsplit()
+        assert store(images).made_by == "me"
         assert store(images).names == rows.paths
         assert content(images) == [*zip(names, vectors.tolist(), strict=True)]
         for name in ("is_query", "is_gallery"):
@@ -130,11 +128,9 @@ def test_a_path_of_two_rows_is_refused(tmp_path: Path) -> None:
     paths = [f"{row}.png" for row in range(len(names))]
     paths[5] = "./2.png"
     whole = write_table(tmp_path / "v.parquet", vectors, label=names, path=paths)
-    content = LabelledEmbeddings(torch.from_numpy(vectors), replace(number_labels(names), paths=tuple(paths)))
-    write_embeddings(tmp_path / "v.safetensors", content)
     np.save(tmp_path / "v.npy", vectors)
     labels = write_table(tmp_path / "labels.parquet", label=names, path=paths)
-    for root, given in ((whole, None), (tmp_path / "v.safetensors", None), (tmp_path / "v.npy", labels)):
+    for root, given in ((whole, None), (tmp_path / "v.npy", labels)):
         with pytest.raises(ValueError, match=rf"rows 3 and 6 of {given or root} have the path ./2.png"):
             OwnVectors(root, labels=given).load()
         with pytest.raises(ValueError, match=r"rows 3 and 6 of .* have the path"):
@@ -148,12 +144,11 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     vectors, names = some_vectors()
     np.save(tmp_path / "v.npy", vectors)
     refused(tmp_path, r"v\.npy has no labels: give a table .* \(--data\.labels FILE\)")
-    np.save(tmp_path / "l.npy", np.array(names[:-1]))
-    refused(tmp_path, r"l\.npy has 71 rows, but .*v\.npy has 72 vectors", tmp_path / "l.npy")
-    np.save(tmp_path / "l.npy", vectors)
-    refused(tmp_path, "labels are integers or texts", tmp_path / "l.npy")
+    write_table(tmp_path / "l.parquet", label=names[:-1])
+    refused(tmp_path, r"l\.parquet has 71 rows, but .*v\.npy has 72 vectors", tmp_path / "l.parquet")
+    refused(tmp_path, r"ends in \.safetensors, .*: use \.parquet, or \.npy", None, tmp_path / "v.safetensors")
     refused(tmp_path, r"gone\.csv is no regular file", tmp_path / "gone.csv")
-    refused(tmp_path, r"labels are read from \.csv, .*\.parquet and \.npy", tmp_path / "l.txt")
+    refused(tmp_path, r"tables end in \.csv, .*\.parquet", tmp_path / "l.npy")
     (tmp_path / "l.csv").write_text("\n".join(["label", *names]).replace("class 03", "nan"))
     refused(tmp_path, r"l\.csv, line 5: label is empty, but every row needs one", tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("label,split\n" + "\n".join(f"{name},dev" for name in names))
@@ -187,5 +182,4 @@ def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_vectors_in_fortran_order_are_refused(tmp_path: Path) -> None:
     vectors, names = some_vectors()
     np.save(tmp_path / "v.npy", np.asfortranarray(vectors))
-    np.save(tmp_path / "l.npy", np.array(names))
-    refused(tmp_path, "is in Fortran order", tmp_path / "l.npy")
+    refused(tmp_path, "is in Fortran order", write_table(tmp_path / "l.parquet", label=names))

@@ -27,7 +27,7 @@ def rows(classes: int, each: int, **more: Any) -> RowLabels:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors, labels = some_vectors(classes=44, each=6)
-    path = tmp_path_factory.mktemp("open set") / "vectors.safetensors"
+    path = tmp_path_factory.mktemp("open set") / "vectors.parquet"
     write_embeddings(path, LabelledEmbeddings(torch.from_numpy(vectors), number_labels(labels)))
     return path
 
@@ -108,7 +108,7 @@ def test_every_format_shows_it(file: Path, tmp_path: Path, here: Here) -> None:
 
 def test_two_files_are_compared_each_at_its_own_threshold(file: Path, tmp_path: Path, here: Here) -> None:
     vectors, labels = some_vectors(classes=44, each=6)
-    other = tmp_path / "other.safetensors"
+    other = tmp_path / "other.parquet"
     noisy = torch.from_numpy(vectors) + torch.randn(len(vectors), vectors.shape[1])
     write_embeddings(other, LabelledEmbeddings(noisy, number_labels(labels)))
     found = json.loads(here("evaluate", file, other, "--open-set", "--json", "--resamples", "50").stdout)
@@ -130,7 +130,7 @@ def test_a_run_is_evaluated_on_its_test_classes(run: Path) -> None:
 
 
 def test_what_cannot_be_divided_is_one_sentence(tmp_path: Path, file: Path, here: Here) -> None:
-    path = tmp_path / "one.safetensors"
+    path = tmp_path / "one.parquet"
     write_embeddings(path, LabelledEmbeddings(torch.eye(4), number_labels(["a"] * 4)))
     assert_refused(here("evaluate", path, "--open-set"), ["leaves classes out of the gallery", "has less than two"])
     alone = number_labels(["a", "b", "b", "b"])

@@ -1,22 +1,17 @@
-"""Vectors and the metadata of their rows, in .safetensors, .npy and Parquet files."""
+"""Vectors in .npy and Parquet files."""
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
 import platformdirs
 import torch
-from safetensors import safe_open
-from torch import Tensor
 
-from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
-from proxemic.data.rows import RowGroups, RowLabels, Rows, join_spellings
+from proxemic.data.formats.tables import EMBEDDING_COLUMNS
 from proxemic.data.vectors import FloatType, VectorArray, VectorFile, VectorReader
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, reading, write_atomically
@@ -28,21 +23,15 @@ with optional_dependency("train"):
 
 _IN_MEMORY = 2**26  # bytes; more vectors are converted to a file of their own
 _VERSION = 1  # of the conversion of Parquet files
-_AT_ONCE = 65_536  # rows read at once
-_KINDS: dict[str, FloatType] = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "bfloat16"}
-_DTYPES = {"<f4": "F32", "<i8": "I64", "|b1": "BOOL", "|u1": "U8"}
-_GROUPS = {"sequences": "sequence_names", "categories": "category_names"}
-_TEXTS = ("class_names", "paths", *_GROUPS.values())
-_TENSORS = ("labels", "is_query", "is_gallery", *_GROUPS, *_TEXTS)
 
 
 def check_embedding_name(path: Path) -> str:
     """Return the ending of a name in lower case; raise `ValueError` if it is not a format of embeddings."""
     suffix = path.suffix.lower()
-    instead = "use .safetensors, .npy (numpy.save) or .parquet"
+    instead = "use .parquet, or .npy (numpy.save) with a table"
     if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
         raise ValueError(f"{path} is a pickle by its name, and opening one may run code: {instead}.")
-    if suffix not in (".safetensors", ".npy", ".parquet"):
+    if suffix not in (".parquet", ".npy"):
         raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
     return suffix
 
@@ -50,134 +39,44 @@ def check_embedding_name(path: Path) -> str:
 def open_vectors(path: Path, whole: bool = False) -> VectorReader:
     """Open a file of vectors by the ending of its name.
 
-    Rows of .npy and .safetensors are read from the file when needed. Parquet, whose pages are encoded, is read into
-    memory if it is small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all
-    rows are read at once.
+    Rows of .npy are read from the file when needed. Parquet, whose pages are encoded, is read into memory if it is
+    small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all rows are read at
+    once.
     """
     suffix = check_embedding_name(path)
     if not path.is_file():
         raise ValueError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: give a file of vectors.")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty: write it anew.")
-    if suffix == ".parquet":
-        return _open_parquet(path, whole)
-    reader = _open_npy(path, whole) if suffix == ".npy" else _open_safetensors(path)
-    if not whole or isinstance(reader, VectorArray):
-        return reader
-    array = torch.empty(len(reader), reader.dim)
-    for first in range(0, len(reader), _AT_ONCE):
-        array[first : first + _AT_ONCE] = reader.read(np.arange(first, min(first + _AT_ONCE, len(reader))))
-    return VectorArray(array, reader.name)
-
-
-def read_own_columns(path: Path, known: Sequence[str] | None) -> Rows:
-    """Read the metadata of the rows of a file of vectors, which `open_vectors` has accepted."""
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return Rows.of()
-    if suffix == ".parquet":
-        rows = read_table(path, known)
-        return replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
-    with reading(path, ".safetensors"), safe_open(path, framework="pt") as file:
-        parts: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys() if name in _TENSORS}  # noqa: SIM118
-    for name in filter(parts.__contains__, _TEXTS):
-        try:
-            texts = json.loads(parts[name].numpy().tobytes())
-        except (ValueError, RecursionError):
-            texts = None
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{path} has a tensor {name} that is not the bytes of a JSON list of texts.")
-        parts[name] = tuple(texts)
-    if (labels := parts.get("labels")) is not None:
-        if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
-            raise ValueError(
-                f"{path} has labels of {labels.dtype}, {list(labels.shape)}, but integers [rows] are needed."
-            )
-        parts["labels"] = labels.long()
-        if "class_names" not in parts:  # as in files of other programs
-            different, parts["labels"] = labels.unique(return_inverse=True)
-            parts["class_names"] = tuple(map(str, different.tolist()))
-    try:
-        for numbers, names in _GROUPS.items():
-            if (numbers in parts) != (names in parts):
-                raise ValueError(f"{numbers} and {names} must be given together.")
-            if numbers in parts:
-                parts[numbers] = RowGroups(parts[numbers].long(), parts.pop(names))
-        return join_spellings(RowLabels(**parts).as_rows(), path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return _open_parquet(path, whole) if suffix == ".parquet" else _open_npy(path, whole)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a whole file of embeddings; empty for .npy."""
-    suffix = path.suffix.lower()
-    if suffix == ".safetensors":
-        with reading(path, ".safetensors"), safe_open(path, framework="pt") as file:
-            return file.metadata() or {}
-    if suffix != ".parquet":
-        return {}
+    """Read the metadata of a Parquet file, or of the JSON file beside a .npy file."""
+    if path.suffix.lower() == ".npy":
+        content = read_description(path.with_suffix(".json"))
+        return {key: value for key, value in (content or {}).items() if isinstance(value, str)}
     with reading(path, "Parquet"):
-        content = pyarrow.parquet.read_schema(path).metadata or {}
-    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in content.items()}
+        metadata = pyarrow.parquet.read_schema(path).metadata or {}
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
 
 
-def read_npy(path: Path) -> np.ndarray:
-    """Map the array of a .npy file into memory; objects are refused, as they would have to be unpickled."""
+def read_description(path: Path) -> dict[str, Any] | None:
+    """Read the JSON file beside a .npy file; empty if it is missing, None if it is not an object."""
+    if not path.is_file():
+        return {}
     try:
-        # Mapping refuses a header that promises more than the file has, before any memory is allocated.
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
-    except Exception as error:
-        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        if "object" in why or "pickle" in why:
-            why = "it seems to hold objects, that is a pickle, and opening one may run code"
-        raise ValueError(f"{path} is no .npy file of numbers ({why}): save it anew with numpy.save.") from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise ValueError(f"{path} is an archive of arrays (.npz): save one of them with numpy.save.")
-    return array
-
-
-def write_safetensors(
-    path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
-) -> None:
-    """Write tensors as `safetensors` does, but the embeddings chunk by chunk.
-
-    Texts are written as tensors of JSON bytes, since the header is limited to 100 MB.
-    """
-    parts: dict[str, Any] = dict(vars(rows))
-    for numbers, names in _GROUPS.items():
-        if parts[numbers] is not None:
-            parts[names], parts[numbers] = parts[numbers].names, parts[numbers].numbers
-    arrays = {
-        name: part.cpu().numpy() if isinstance(part, Tensor) else np.frombuffer(json.dumps(part).encode("ascii"), "u1")
-        for name, part in parts.items()
-        if part is not None
-    }
-    described = {name: (array.dtype, array.shape) for name, array in arrays.items()}
-    described["embeddings"] = np.dtype("<f4"), shape
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    end = 0
-    # The widest numbers first, so that each begins at a multiple of its width; truth values last.
-    order = sorted(described, key=lambda name: (-described[name][0].itemsize, described[name][0].kind == "b", name))
-    for name in order:
-        kind, lengths = described[name]
-        start, end = end, end + kind.itemsize * math.prod(lengths)
-        header[name] = {"dtype": _DTYPES[kind.str], "shape": [*lengths], "data_offsets": [start, end]}
-    head = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    head += b" " * (-len(head) % 8)
-    with path.open("wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head)
-        for name in order:
-            for chunk in embeddings if name == "embeddings" else [arrays[name]]:
-                file.write(np.ascontiguousarray(chunk).data)
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def write_parquet(
-    path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], rows: RowLabels, metadata: dict[str, str]
+    path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, int], columns: pa.Table, metadata: dict[str, str]
 ) -> None:
     """Write columns of texts, and the embeddings as lists, one row group per chunk."""
-    columns, first, kind = rows.as_rows().columns, 0, pa.list_(pa.float32(), shape[1])
+    first, kind = 0, pa.list_(pa.float32(), shape[1])
     for name in {"is_query", "is_gallery"} & {*columns.column_names}:
         columns = columns.set_column(columns.column_names.index(name), name, columns[name].cast(pa.bool_()))
     schema = columns.schema.append(pa.field("embedding", kind)).with_metadata(metadata or None)
@@ -200,40 +99,39 @@ def write_npy(path: Path, embeddings: Iterable[np.ndarray], shape: tuple[int, in
 def _check(path: Path, known: bool, kind: str, shape: tuple[int, ...] | list[int]) -> None:
     if not known or len(shape) != 2 or not all(shape):
         raise ValueError(
-            f"{path} holds {kind} of shape {[*shape]}, but vectors are float16, bfloat16, float32 or float64, "
+            f"{path} holds {kind} of shape {[*shape]}, but vectors are float16, float32 or float64, "
             "[rows, dim]: convert them, and scale back those that are quantised."
         )
 
 
+def _map_npy(path: Path) -> np.ndarray:
+    """Map the array of a .npy file into memory; objects are refused, as they would have to be unpickled."""
+    try:
+        # Mapping refuses a header that promises more than the file has, before any memory is allocated.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    # What a broken header raises is up to numpy and its parser of literals: ValueError, TypeError, TokenError, ...
+    except Exception as error:
+        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if "object" in why or "pickle" in why:
+            why = "it seems to hold objects, that is a pickle, and opening one may run code"
+        raise ValueError(f"{path} is no .npy file of numbers ({why}): save it anew with numpy.save.") from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise ValueError(f"{path} is an archive of arrays (.npz): save one of them with numpy.save.")
+    return array
+
+
 def _open_npy(path: Path, whole: bool = False) -> VectorReader:
-    array = read_npy(path)
+    array = _map_npy(path)
     kind = array.dtype.str
     _check(path, kind in get_args(FloatType), str(array.dtype), array.shape)
+    if whole:
+        with np.errstate(over="ignore"):  # values too large for float32 become infinite and are refused
+            return VectorArray(torch.from_numpy(np.array(array, np.float32, order="C")), readable(path.absolute()))
     if not array.flags.c_contiguous:
-        if not whole:
-            raise ValueError(f"{path} is in Fortran order, column by column: save numpy.ascontiguousarray of it.")
-        return VectorArray(torch.from_numpy(np.array(array, np.float32, order="C")), readable(path))
+        raise ValueError(f"{path} is in Fortran order, column by column: save numpy.ascontiguousarray of it.")
     assert isinstance(array, np.memmap)
     return VectorFile(path, array.offset, (array.shape[0], array.shape[1]), cast("FloatType", kind))
-
-
-def _open_safetensors(path: Path) -> VectorFile:
-    with reading(path, ".safetensors"):
-        with safe_open(path, framework="pt") as file:  # which checks the header
-            names = [*file.keys()]
-            tables = [name for name in names if len(file.get_slice(name).get_shape()) == 2]
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
-    if "embeddings" not in names and len(tables) != 1:
-        raise ValueError(
-            f"{path} has no tensor embeddings and not one but {len(tables)} of two dimensions: its tensors are "
-            f"{', '.join(names[:5]) or 'none'}{', ...' * (len(names) > 5)}."
-        )
-    entry = header["embeddings" if "embeddings" in names else tables[0]]
-    shape = entry["shape"]
-    _check(path, entry["dtype"] in _KINDS, entry["dtype"], shape)
-    return VectorFile(path, 8 + length + entry["data_offsets"][0], (shape[0], shape[1]), _KINDS[entry["dtype"]])
 
 
 def _open_parquet(path: Path, whole: bool) -> VectorReader:

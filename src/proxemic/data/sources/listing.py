@@ -86,7 +86,7 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         listed = replace(kept, ignored=tuple(path for path in files_below(root, {}) if path in others))
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or {_TABLE}.")
-    elif root.suffix.lower() in (".npy", ".safetensors"):
+    elif root.suffix.lower() == ".npy":
         raise ValueError(
             f"{root} holds vectors by its name, not images: take data proxemic.data.OwnVectors, as the recipe "
             "own-vectors does."

@@ -65,7 +65,7 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
 
 
 def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[ImageSet, tuple[str, ...]]:
-    """Read the vectors of queries and of a gallery as one set, with notes as in `Splits`.
+    r"""Read the vectors of queries and of a gallery as one set, with notes as in `Splits`.
 
     Classes, sequences and categories are matched by name. A vector of the gallery with the path of a query is the query
     itself. Splits and flags are ignored.
@@ -82,8 +82,8 @@ def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[
     >>> folder = Path(tempfile.mkdtemp())
     >>> for name, rows in (("q", 1), ("g", 2)):
     ...     np.save(folder / f"{name}.npy", np.ones((rows, 4)))
-    ...     np.save(folder / f"{name}-labels.npy", np.zeros(rows, int))
-    >>> query, gallery = (OwnVectors(folder / f"{name}.npy", labels=folder / f"{name}-labels.npy") for name in "qg")
+    ...     _ = (folder / f"{name}.csv").write_text("label\n" + "a\n" * rows)
+    >>> query, gallery = (OwnVectors(folder / f"{name}.npy", labels=folder / f"{name}.csv") for name in "qg")
     >>> images, _ = load_query_gallery_vectors(query, gallery)
     >>> images.pixels.dim, images.is_query.tolist(), images.is_gallery.tolist()
     (4, [True, False, False], [False, True, True])

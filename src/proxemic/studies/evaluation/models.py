@@ -59,9 +59,7 @@ def evaluate_models(
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
-            bare = save_embeddings.suffix.lower() == ".npy"
-            kept = LabelledEmbeddings(embeddings) if bare else content
-            write_embeddings(save_embeddings, kept, read_checksum(path), precision)
+            write_embeddings(save_embeddings, content, read_checksum(path), precision)
         target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
         target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
         target = target.with_categories() if by_category else target
@@ -154,9 +152,9 @@ def _take_vectors(paths: Sequence[Path], files: Sequence[Path]) -> bool:
         raise UserError("{0} takes {2}, but {1} takes {3}: evaluate them one by one.".format(*paths, *kinds))
     for file in files:
         suffix = file.suffix.lower()
-        if first and suffix not in (".parquet", ".npy", ".safetensors"):
-            raise UserError(f"{paths[0]} takes vectors, but {file} holds none: give a .parquet, .npy or .safetensors.")
-        if not first and suffix in (".npy", ".safetensors"):
+        if first and suffix not in (".parquet", ".npy"):
+            raise UserError(f"{paths[0]} takes vectors, but {file} holds none: give a .parquet or .npy.")
+        if not first and suffix == ".npy":
             raise UserError(f"{paths[0]} takes images, but {file} holds vectors: give a folder or a table of images.")
     return first
 

@@ -162,7 +162,7 @@ def evaluate_files(
                 "row by row."
             )
     for file in filter(None, (labels, gallery_labels)):
-        for note in () if file.suffix.lower() == ".npy" else unused_note(file, read_table(file, EMBEDDING_COLUMNS)):
+        for note in unused_note(file, read_table(file, EMBEDDING_COLUMNS)):
             report(note)
     targets = []
     for path, content in zip(paths, contents, strict=True):
