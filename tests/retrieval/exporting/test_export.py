@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from command_line import ENVIRONMENT, Here, assert_refused
 from images import write_folder
-from proxemic.data import Preprocessing
 from proxemic.models import read_checksum
 from proxemic.retrieval import Embedder, Exported, export, list_pictures
-from proxemic.retrieval.exporting import alone
 from shelves import write_model
 
 pytest.importorskip("onnxscript")
@@ -30,27 +28,6 @@ module: Any = sys.modules[export.__module__]
 @pytest.fixture(scope="module")
 def exported(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export(run, out=tmp_path_factory.mktemp("exported") / "net.onnx", licence="mit")
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Files of every kind that need something done to them."""
-    folder = tmp_path_factory.mktemp("pictures")
-    rng = np.random.default_rng(0)
-    large = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((330, 270))
-    turned = Image.Exif()
-    turned[274] = 6
-    large.save(folder / "upright.jpg")
-    large.save(folder / "turned.jpg", exif=turned)
-    large.convert("CMYK").save(folder / "printed.jpg")
-    clear = large.convert("RGBA")
-    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
-    clear.save(folder / "clear.png")
-    large.quantize(16).save(folder / "palette.png")
-    large.convert("LA").save(folder / "grey.png")
-    Image.fromarray((rng.random((40, 50)) * 65535).astype(np.uint16)).save(folder / "deep.png")
-    large.resize((20, 31)).save(folder / "small.png")
-    return sorted(folder.iterdir())
 
 
 def test_the_file_is_the_model(run: Path, folder: Path, exported: Exported, tmp_path: Path) -> None:
@@ -85,58 +62,35 @@ def test_a_damaged_note_in_the_file_is_one_sentence(exported: Exported, tmp_path
         Embedder.load(tmp_path / "net.onnx")
 
 
-WITHOUT_TORCH = """
-import runpy, sys
-sys.modules |= {"torch": None, "proxemic": None, "torchvision": None}
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_the_script_of_the_card_needs_neither_torch_nor_us(
-    exported: Exported, pictures: list[Path], tmp_path: Path
-) -> None:
-    (script,) = re.findall(r"```python\n(\"\"\".*?)```", exported.card.read_text(), re.DOTALL)
-    (tmp_path / "embed.py").write_text(script)
-    words = [str(tmp_path / "embed.py"), str(exported.path), *map(str, pictures)]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *words], capture_output=True, text=True, env=ENVIRONMENT
-    )
-    assert done.returncode == 0, done.stderr
-    vectors = np.array([line.split() for line in done.stdout.splitlines()], np.float32)
-    expected = Embedder.load(exported.path).embed(pictures).numpy()
-    assert vectors.shape == expected.shape
-    np.testing.assert_allclose(vectors, expected, atol=1e-4)
-
-
-def test_the_script_refuses_what_training_does(tmp_path: Path) -> None:
-    Image.new("RGB", (32, 32)).save(tmp_path / "a.png", "TGA")
-    with pytest.raises(UnidentifiedImageError):
-        alone.read(str(tmp_path / "a.png"), Preprocessing(size=28).as_dict())
-    (tmp_path / "b.jpg").write_bytes(b"\xff\xda\0\x08\1" * 201)
-    with pytest.raises(SystemExit, match="more than 200 scans"):
-        alone.read(str(tmp_path / "b.jpg"), Preprocessing(size=28).as_dict())
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"resize": None, "reduce": True},
-        {"resize": 32, "reduce": True, "channel_order": "bgr", "white": 255},
-        {"resize": [40, 30], "interpolation": "bicubic"},
-        {"channels": 1, "mean": [0.5], "std": [0.25], "reduce": True},
+        {},
+        {"resize": [40, 30], "interpolation": "bicubic", "channel_order": "bgr", "white": 255},
+        {"resize": 31, "crop_rounding": "down", "mean": [0.5] * 3, "std": [0.25] * 3},
     ],
 )
-def test_the_script_prepares_pictures_as_training_does(
-    changes: dict[str, Any], pictures: list[Path], tmp_path: Path
-) -> None:
-    how = Preprocessing(size=28, **changes)
-    prepare = Embedder(torch.nn.Flatten(), how).prepare
-    Image.effect_noise((3, 900), 60).save(tmp_path / "thin.png")
-    for path in [*pictures, tmp_path / "thin.png"]:
-        ours, theirs = alone.prepare(str(path), how.as_dict()), prepare(path).numpy()
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_allclose(ours, theirs, atol=1e-4 if how.white == 255 else 1e-5)
+def test_the_lines_of_the_card_embed_without_torch_and_us(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    description = json.loads((model / "model.json").read_text())
+    description["preprocessing"] |= changes
+    (model / "model.json").write_text(json.dumps(description))
+    photos = write_folder(tmp_path / "photos", classes=2, images=2, size=20)
+    exported = export(model, out=tmp_path / "net.onnx", source=photos)
+    turned = Image.Exif()
+    turned[274] = 6
+    large = Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 45, 3), dtype=np.uint8))
+    large.save(tmp_path / "a.jpg")
+    large.save(tmp_path / "b.jpg", exif=turned)
+    (program,) = re.findall(r"```python\n(import numpy.*?)```", exported.card.read_text(), re.DOTALL)
+    assert len([line for line in program.splitlines() if line.strip()]) <= 10
+    code = "import sys; sys.modules |= {'torch': None, 'proxemic': None, 'torchvision': None}\n"
+    code += f"{program}\nnp.savetxt(sys.stdout, vectors)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    vectors = np.array([line.split() for line in done.stdout.splitlines()], np.float32)
+    expected = Embedder.load(exported.path).embed([tmp_path / "a.jpg", tmp_path / "b.jpg"]).numpy()
+    np.testing.assert_allclose(vectors, expected, atol=1e-4)
 
 
 def test_the_card_is_what_hubs_read(exported: Exported) -> None:

@@ -88,7 +88,7 @@ def write_card(
         recalls=[percent(model.recall), percent(exported.recall)],
         difference=f"{model.difference(exported):.1e}",
         queries=f"{exported.metrics.queries:,}",
-        alone=(Path(__file__).parent / "alone.py").read_text(encoding="utf-8"),
+        how=description["preprocessing"],
         training=_training(recipe, metrics),
         quantisation=QUANTISATION.get(description.get("quantisation", "")),
         licence=licence,
