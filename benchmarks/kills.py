@@ -72,7 +72,7 @@ def content(folder: Path) -> object:
     try:
         store = LocalStore.open(str(folder))
     except UserError as error:
-        if "holds no gallery" not in str(error):
+        if "holds no gallery" not in str(error) and folder.exists():
             raise
         return None
     problems = store.verify()

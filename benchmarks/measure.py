@@ -12,12 +12,14 @@ import time
 import weakref
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -100,6 +102,39 @@ class Held(TorchDispatchMode):
     def _forget(self, key: int, size: int) -> None:
         self.known.discard(key)
         self.now -= size
+
+
+class Moved:
+    """Record the collectives in the block with the shape of their larger tensor, and the bytes a process receives.
+
+    The bytes are those of the usual ring algorithms, in which W processes pass parts around.
+    """
+
+    # Position of the larger tensor, and how often a process receives its bytes, except for its own part.
+    COUNTED: ClassVar = {"all_gather_into_tensor": (0, 1), "reduce_scatter_tensor": (1, 1), "all_reduce": (0, 2)}
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+        self.bytes = 0.0
+        self._originals: dict[str, Callable[..., Any]] = {}
+
+    def __enter__(self) -> "Moved":
+        for name in (*self.COUNTED, "broadcast"):
+            self._originals[name] = getattr(dist, name)
+            setattr(dist, name, partial(self._call, name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, original in self._originals.items():
+            setattr(dist, name, original)
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        position, times = self.COUNTED.get(name, (0, 1))
+        tensor: Tensor = args[position]
+        world = dist.get_world_size()
+        self.calls.append((name, list(tensor.shape)))
+        self.bytes += times * tensor.nbytes * (1 if name == "broadcast" else (world - 1) / world)
+        return self._originals[name](*args, **kwargs)
 
 
 def page_faults(call: Callable[[], object], rounds: int = 5) -> int:

@@ -70,7 +70,7 @@ def test_no_command_prints_a_password(address: str, here: Here) -> None:
         ("gallery", "verify", address),
         ("gallery", "create", "shop", address),
         ("search", address, "photo.png"),
-        ("embed", "runs/photos", address, "--out", "vectors.npy"),
+        ("embed", address, "--model", "runs/photos", "--out", "vectors.npy"),
         ("evaluate", address),
         ("report", address),
         ("serve", address),

@@ -276,7 +276,7 @@ def test_a_preprocessing_of_no_numbers_is_refused(name: str, value: str, copy: P
     content = json.loads((copy / "model.json").read_text())
     content["preprocessing"][name] = "@"
     with changed(copy / "model.json", json.dumps(content).replace('"@"', value)):
-        refused(here("embed", copy, copy, "--out", copy / "v.npy"), "model.json")
+        refused(here("embed", copy, "--model", copy, "--out", copy / "v.npy"), "model.json")
 
 
 def test_flipped_bits_of_parquet_are_one_sentence_or_no_error(tmp_path: Path) -> None:

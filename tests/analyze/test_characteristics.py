@@ -38,7 +38,7 @@ def test_characteristics_are_printed_and_written(tmp_path: Path, here: Here, mon
 def test_a_file_that_cannot_be_written(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"ProxyAnchorLoss": every_proxy_loss()["ProxyAnchorLoss"]}  # all take seconds
     monkeypatch.setattr("proxemic.analyze._characteristics.every_proxy_loss", lambda *_, **__: few)
-    assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "could not be written"])
+    assert_refused(here("analyze", "characteristics", "--csv", tmp_path), [str(tmp_path), "folder"])
     one = tmp_path / "one"
     assert_refused(here("analyze", "characteristics", "--csv", one, "--json", one), [f"both {one}", "two files"])
     alone = here("analyze", "characteristics", cwd=tmp_path)

@@ -82,7 +82,7 @@ def test_a_run_whose_images_are_gone(size: int, tmp_path: Path, here: Here, monk
             pass
 
         @property
-        def splits(self) -> object:
+        def train(self) -> object:
             raise UserError("The images are gone: put them back.")
 
     monkeypatch.setattr("proxemic.studies.finished.FinishedRun", Run)

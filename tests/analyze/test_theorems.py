@@ -34,7 +34,7 @@ def test_a_run(run: Path, tmp_path: Path, here: Here, monkeypatch: pytest.Monkey
     trained = SimpleNamespace(
         path=tmp_path / "softmax",
         loss=NormalizedSoftmaxLoss(3, 4),
-        splits=SimpleNamespace(train=SimpleNamespace(labels=labels)),
+        train=SimpleNamespace(labels=labels),
         embed=lambda _: torch.randn(12, 4, generator=torch.Generator().manual_seed(0)),
     )
     monkeypatch.setattr("proxemic.studies.finished.find_runs", lambda _: [trained])

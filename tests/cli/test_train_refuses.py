@@ -208,9 +208,7 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
 
 def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
     for flags in (["--optim.lr", "1"], ["--training.epochs", "4", "--optim.lr", "1"], ["--recipe", "own"]):
-        assert_refused(here("train", "--resume", tmp_path, *flags), ["--resume", "alone", "--training.epochs"])
-    result = here("train", "--resume", tmp_path, "--training.epochs", "many")
-    assert_refused(result, ["training.epochs is many", "whole number"])
+        assert_refused(here("train", "--resume", tmp_path, *flags), ["--resume", "alone", "--training.start_from"])
 
 
 def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Path, tmp_path: Path) -> None:

@@ -280,8 +280,8 @@ def with_preprocessing(run: Path, folder: Path, **values: object) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"colour": "sepia"}, "the preprocessing that model.json of .*colour"),
-        ({"size": 0}, "the preprocessing that model.json of .*size is 0"),
+        ({"colour": "sepia"}, "model.json .*colour"),
+        ({"size": 0}, "model.json .*size is 0"),
         ({"channels": 1, "mean": [0.5], "std": [0.5]}, "images have 1 channels but the model takes 3"),
     ],
 )

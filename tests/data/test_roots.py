@@ -78,7 +78,7 @@ def photo(tmp_path: Path) -> Path:
 def test_a_box_is_cut_out(photo: Path) -> None:
     cut = picture_named(f"{photo} (10, 5, 30, 15)", 4, ["/"])
     assert cut is not None
-    assert (cut.size, cut.getcolors()) == ((20, 10), [(200, (255, 0, 0))])
+    assert (cut.size, cut.getcolors()) == ((10, 5), [(50, (255, 0, 0))])
     assert picture_named(f"{photo} (10, 5, 41, 15)", 4, ["/"]) is None
 
 
@@ -101,7 +101,7 @@ def test_only_what_lies_below_the_roots_is_opened(photo: Path, monkeypatch: pyte
     assert picture_named(str(photo), 10, [str(photo.parent)]) is not None
     (photo.parent / "link.png").symlink_to(photo)
     (photo.parent / "below").mkdir()
-    monkeypatch.setattr(named, "read_image", lambda *_: pytest.fail("it is opened"))
+    monkeypatch.setattr(named, "read_small", lambda *_: pytest.fail("it is opened"))
     for name in (str(photo), f"{photo} (0, 0, 9, 9)", f"{photo.parent}/link.png", f"file://{photo}", "http://[::1]/"):
         assert picture_named(name, 10, [f"{photo.parent}/below"]) is None
         assert picture_named(name, 10, []) is None
@@ -111,7 +111,7 @@ def test_an_address_that_cannot_be_reached_is_no_picture(monkeypatch: pytest.Mon
     def read(*_: object) -> None:
         raise UnreachableError("s3://bucket/a.jpg cannot be reached")
 
-    monkeypatch.setattr(named, "read_image", read)
+    monkeypatch.setattr(named, "read_small", read)
     assert picture_named("s3://bucket/a.jpg", 10, ["s3://bucket"]) is None
 
 

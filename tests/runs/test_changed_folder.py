@@ -52,7 +52,7 @@ def test_later_images_are_left_out_or_join_their_class(changed: Path, here: Here
     assert (found["classes"], found["images"]) == (4, 28)
     assert "7 (new class/0.png" in joined.stderr
     for words, images in (((), 18), (("--new-images", "join"), 21)):
-        calibrated = here("calibrate", run, *words, "--resamples", "0", "--format", "json")
+        calibrated = here("calibrate", run, *words, "--format", "json")
         assert calibrated.returncode == 0, calibrated.stderr
         assert json.loads(calibrated.stdout)["images"] == images  # three classes of validation
         reported = here("report", run, *words)

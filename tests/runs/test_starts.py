@@ -71,7 +71,7 @@ def test_both_starts_are_evaluated_and_the_better_one_is_kept(recipe: Path, wors
     assert metrics["test"] == metrics["start"]
     assert metrics["validation"]["map@r"] > metrics["validation_untrained"]["map@r"]
     assert "No epoch was better than the network before training" in printed
-    assert "without a head; try " in printed
+    assert "the run keeps the network before training; try " in printed
     assert "--model.train head or a lower --optim.lr, which is 0.1." in printed
     assert "the network before training" in printed.split("Wrote")[1]
     header = next(line for line in printed.splitlines() if "metric" in line and "test" in line)

@@ -9,11 +9,14 @@ import pytest
 from lightning.pytorch.loggers import Logger
 from torch.utils.tensorboard import SummaryWriter  # noqa: F401  # what the logger imports late
 
+from proxemic.errors import UserError
 from proxemic.training.storage import read_checkpoint, run_loggers
 
 
 def test_a_file_that_cannot_be_opened_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="Is a directory"):
+    with pytest.raises(OSError, match="No such file"):
+        read_checkpoint(tmp_path / "none")
+    with pytest.raises(UserError, match="not a regular file"):
         read_checkpoint(tmp_path)
 
 

@@ -1,8 +1,7 @@
 """Turn any source into embedded rows: pictures, which a model embeds, or vectors in files."""
 
 import os
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from proxemic.data.embeddings import LabelledEmbeddings, open_rows
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import list_pictures, roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import UserError, UserNote
+from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.stores.store import Distance
@@ -85,12 +84,12 @@ def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | N
 
 
 def model_or_default(
-    given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None
+    given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None, report: Callable[[str], object]
 ) -> Embedder | str | os.PathLike[str] | None:
-    """Return the given model; for pictures without one, the name of the default model, with a warning."""
+    """Return the given model; for pictures without one, report and return the name of the default model."""
     if model is not None or not given or any(isinstance(rows.pixels, Vectors) for rows in given):
         return model
-    warnings.warn(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).", UserNote, stacklevel=3)
+    report(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).")
     return DEFAULT_MODEL
 
 

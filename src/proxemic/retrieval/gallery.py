@@ -2,6 +2,7 @@
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from proxemic.data.roots import as_root, other_places, path_and_box
 from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import Interrupted, UserError
+from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
 from proxemic.retrieval.embedder import Embedder, Picture
 from proxemic.retrieval.embedding import (
@@ -182,7 +183,7 @@ class Gallery:
         """
         given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
-        embedder = model_or_default(given, embedder)
+        embedder = model_or_default(given, embedder, partial(warnings.warn, category=UserNote, stacklevel=3))
         named = embedder if isinstance(embedder, str) and is_pretrained_name(embedder) else None
         embedder = Embedder.load(embedder) if isinstance(embedder, str | os.PathLike) else embedder
         if embedder is not None:

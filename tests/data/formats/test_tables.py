@@ -161,7 +161,7 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     said = ["7", "8", "", "7", "nan", "7", "7", "x"], ["cats", "cats", "dogs", "dogs", "", "cats", "cats", "dogs"]
     rows = [(f"{n}.png", "aabbccdd"[n], said[0][n], said[1][n], "mn"[n % 2], 0, "") for n in range(8)]
     table = write(tmp_path / "t.csv", columns, *rows)
-    source = OwnImages(table, validation_fraction=0.0)
+    source = OwnImages(table, test_fraction=0.5, validation_fraction=0.0)
     images, notes = source.load_unsplit()
     assert notes == (f"{table} has columns that are not used: category_int, note.",)
     assert check(table).unused == ("category_int", "note")

@@ -198,7 +198,7 @@ def test_labels_may_be_text_or_numbers(tmp_path: Path, label: str, first: str) -
 def test_shards_of_webdataset_are_converted_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[3] / "docs" / "large-data.md").read_text()
     (program,) = re.findall(r"```python\n(.*?load_dataset.*?)```", page, re.DOTALL)
-    write_shards(tmp_path / "shards", classes=8, each=4)
+    write_shards(tmp_path / "shards", classes=16, each=2)
     monkeypatch.chdir(tmp_path)
     exec(program, {})
     splits = HuggingFaceDataset(tmp_path / "pets", label="cls").load()

@@ -8,6 +8,7 @@ from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Store, create_store, delete_store, open_store
+from proxemic.spelling import canonical
 
 DIM = 8
 
@@ -187,16 +188,17 @@ def test_conditions_leave_rows_out(store: Store) -> None:
 
 
 def test_any_text_is_a_value_and_a_name(store: Store) -> None:
+    texts = [canonical(name) if name else name for name in NASTY]  # as `Gallery.add` gives them to a store
     rows = len(NASTY)
-    columns = {'a column\'s "name"; --': NASTY, "größe": NASTY}
+    columns = {'a column\'s "name"; --': texts, "größe": texts}
     store.add(
-        random_vectors(rows, DIM), make_items(Rows.of(path=[f"/{name}" for name in NASTY], label=NASTY, **columns))
+        random_vectors(rows, DIM), make_items(Rows.of(path=[f"/{name}" for name in NASTY], label=texts, **columns))
     )
     for number, value in enumerate(NASTY):
         for name in ("label", *columns):
             assert store.search(random_vectors(1, DIM), 2, {name: value}).ids.tolist() == [[number, -1]], (name, value)
         assert store.known_paths([f"/{value}"]) == {f"/{value}"}
-    assert store.items(np.arange(rows)).column("label").to_pylist() == NASTY
+    assert store.items(np.arange(rows)).column("label").to_pylist() == texts
     for value in ("x' OR 'a'='a", "it''s", "Zoë", "null"):
         assert store.search(random_vectors(1, DIM), 1, {"label": value}).ids.tolist() == [[-1]]
         assert store.remove({"label": value}) == 0
@@ -369,7 +371,7 @@ def test_labels_are_counted(store: Store) -> None:
 def test_a_deleted_gallery_is_gone_and_may_be_made_anew(store: Store, address: str) -> None:
     store.add(random_vectors(5, DIM), some_items(5))
     delete_store(address)
-    with pytest.raises(UserError, match=r"no gallery"):
+    with pytest.raises(UserError, match=r"no gallery|does not exist"):
         len(store)
     for call in (open_store, delete_store):
         with pytest.raises(UserError, match=r"no gallery|does not exist|not a gallery"):

@@ -352,7 +352,7 @@ def clean(
         _check_out(Path(out))
     embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
     opened = open_sources(sources)
-    embedder = as_embedder(model_or_default(opened, embedder))
+    embedder = as_embedder(model_or_default(opened, embedder, report))
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     for note in rows.notes:

@@ -254,7 +254,7 @@ def cluster(
         _check_new(Path(out))  # before the work
     embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
     opened = open_sources(sources)
-    embedder = as_embedder(model_or_default(opened, embedder))
+    embedder = as_embedder(model_or_default(opened, embedder, report))
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
     if method == "agglomerative" and is_chosen:
