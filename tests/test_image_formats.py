@@ -53,8 +53,3 @@ def test_other_formats_are_refused_and_no_program_is_started(
 
 def test_the_documentation_lists_formats_and_endings() -> None:
     assert f"{FORMATS_TEXT} ({', '.join(f'`{ending}`' for ending in ENDINGS)})" in " ".join(PAGE.read_text().split())
-
-
-def test_the_exported_script_opens_the_same() -> None:
-    script = (PAGE.parents[1] / "src" / "proxemic" / "retrieval" / "exporting" / "alone.py").read_text()
-    assert f"formats={[*FORMATS]}".replace("'", '"') in script
