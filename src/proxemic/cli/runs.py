@@ -270,7 +270,7 @@ def report(
     from proxemic.report import write_gallery_report, write_report
 
     if new_images == "join" and not (Path(first) / "recipe.yaml").is_file():
-        raise UserError(f"--new-images is for a run, but {shown} is none: leave it out.")
+        raise UserError(f"--new-images is for a run, but {shown} is not a run: leave it out.")
     named = is_pretrained_name(first) or first.lower().endswith(".onnx")
     if named and (others or model is not None or data_root is None):
         raise UserError(f"A report on {shown} is about one folder of pictures: give --data.root DIR, and nothing else.")
