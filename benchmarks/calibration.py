@@ -1,6 +1,6 @@
 r"""Measure how many pictures of unknown classes pass the thresholds of `calibrate`, and what its range covers.
 
-    proxemic embed timm:tf_efficientnet_lite0 cars.csv --out features.parquet    # labelled pictures, embedded once
+    proxemic embed cars.csv --out features.parquet                               # labelled pictures, embedded once
     python benchmarks/calibration.py --photos features.parquet                   # about an hour on one core
     python benchmarks/calibration.py --photos cars.csv                           # embeds the table or folder first
     python benchmarks/calibration.py --smoke                                     # drawn vectors, seconds: does it run?

@@ -228,7 +228,7 @@ def truncated(stall: Path) -> bytes:
         (lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not a picture"),
         (lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "not a picture"),
         (lambda _: png(60_000, 60_000, b"x"), 413, "pixels"),
-        (lambda _: png(501, 500), 413, "the limit is 250,000"),
+        (lambda _: png(501, 500), 413, "501 x 500 pixels, and 250,500 in memory, but the limit is 250,000"),
         (lambda _: png(500, 500), 200, ""),
         (lambda _: os.urandom(400_001), 413, "more than 400,000 bytes"),
         (truncated, 422, "cannot be read"),

@@ -575,7 +575,7 @@ class Gallery:
         return None if path is None or is_cached(path) else path
 
     def read_calibration(self) -> Calibration:
-        """Return the gallery's own calibration, or else that of its run or model; `UserError` if there is none."""
+        """Return the gallery's own calibration, or else that of its run or model; raise `UserError` without any."""
         info, address, path = self.store.info, self.store.address, self.model_path
         if (content := self.store.calibration) is not None:
             return Calibration.from_json(content, address)
