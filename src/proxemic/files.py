@@ -59,8 +59,8 @@ def working_folder(target: Path) -> Iterator[Path]:
     made = [parent for parent in folder.parents if not parent.exists()]
     try:
         with write_errors(target):
+            _remove_stale(folder.parent)  # first, so that a process killed at any moment leaves one folder at most
             folder.mkdir(parents=True)
-            _remove_stale(folder.parent)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
