@@ -227,6 +227,11 @@ def test_the_page_of_the_analysis() -> None:
         assert f"analyze {action}" in text
 
 
+def test_the_counterexamples_of_the_errata() -> None:
+    found = doctest.testfile(str(DOCS / "errata.md"), module_relative=False)
+    assert (found.failed, found.attempted > 10) == (0, True)
+
+
 def test_what_is_said_of_the_papers_is_what_they_print() -> None:
     analysis, results, protocols = (
         " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results/characters.md", "protocols.md")

@@ -1,4 +1,4 @@
-"""The equations of the MPA paper as docs/papers.md corrects them are what automatic differentiation gives."""
+"""The equations of the MPA paper as docs/errata.md corrects them are what automatic differentiation gives."""
 
 import pytest
 import torch
