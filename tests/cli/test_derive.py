@@ -60,17 +60,18 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     [
         ("cluster a b", (["a", "b"], None, {})),
         ("cluster a --groups 3 b --model m", (["a", "b"], "m", {"groups": 3})),
+        ("cluster --groups 3 -- -a", (["-a"], None, {"groups": 3})),
         ("cluster a --rate 0.5 --min-size=2 --out o", (["a"], None, {"rate": 0.5, "min_size": 2, "out": "o"})),
         (
             "analyze robustness r --severities 1,3 --corruptions a,b,a",
             (["r"], {"severities": [1, 3], "corruptions": ["a", "b"]}),
         ),
         (
-            "analyze sweep own --vary x=1 --vary y=2 --out o --seeds 2 --loss.alpha 3 --optim.lr=1",
+            "analyze sweep --loss A own --vary x=1 --vary y=2 --out o --seeds 2 --loss.alpha 3 --optim.lr=1",
             (
                 "own",
                 {"vary": ["x=1", "y=2"], "out": "o", "seeds": [0, 1]}
-                | {"overrides": {"loss.alpha": "3", "optim.lr": "1"}},
+                | {"overrides": {"loss": "A", "loss.alpha": "3", "optim.lr": "1"}},
             ),
         ),
     ],
