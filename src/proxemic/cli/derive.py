@@ -34,8 +34,6 @@ _TYPES = {"int": _int, "float": float, "Stem": str, "Folder": str, "PathLike": s
 _METAVARS = {"int": "N", "float": "X", "Stem": "STEM", "Folder": "DIR", "PathLike": "FILE", "Path": "FILE"}
 _FLAGS = {"data_root": "--data.root"}
 """Values of recipes that some commands declare as their own flags."""
-_MOST = 2**31 - 1
-_LEAST = {"batch_size": 1, "workers": 0, "resamples": 0, "worst": 0}
 _SHARED = {
     "gallery": (
         "GALLERY",
@@ -182,8 +180,6 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
     else:
         named = next((_METAVARS[kind] for kind in types if kind in _METAVARS), name.upper())
         settings |= {"type": _TYPES[kind], "metavar": metavar or named}
-    if name in _LEAST:
-        settings["type"] = _at_least(flag, _LEAST[name])
     if not parameter.flag:
         nargs = {(True, False): "*", (True, True): "+", (False, False): "?"}.get((many, required))
         action = parser.add_argument(name, nargs=nargs, **settings)
@@ -198,18 +194,6 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
             settings["action"] = "append"
         action = parser.add_argument(flag, dest=name, required=required, **settings)
     vars(action)["function_default"] = default
-
-
-def _at_least(flag: str, least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if (number := _int(text)) < least:
-            raise UserError(f"{flag} is {number}, but must be {least} or more.")
-        if number > _MOST:
-            raise UserError(f"{flag} is {number}, but must be {_MOST:,} or less.")
-        return number
-
-    read.__name__ = "int"  # argparse names it in its messages
-    return read
 
 
 def _list_of(kind: Callable[[str], object]) -> Callable[[str], list[object]]:

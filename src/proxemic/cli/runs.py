@@ -12,6 +12,7 @@ from proxemic.cli.derive import options_of
 from proxemic.cli.notes import say
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.ranges import check_range
 
 if TYPE_CHECKING:
     from proxemic.recipes.flags import Flags
@@ -166,24 +167,19 @@ def evaluate(
         json: Short for --format json.
     """
     form = "json" if json else format
-    one = "is for one model: leave it out, or evaluate the two one by one."
-    for refused, sentence in (
-        (worst and len(targets) > 1, f"--worst {one}"),
-        (pictures and len(targets) > 1, f"--pictures {one}"),
-        (pictures and not worst and not chosen, "--pictures draws queries: say which, by --worst N or --chosen PATH."),
-        (chosen and pictures is None, "--chosen says which queries --pictures draws: give --pictures FILE, too."),
-        (
-            worst and pictures is None and form != "table",
-            "--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.",
-        ),
-    ):
-        if refused:
-            raise UserError(sentence)
-    if pictures is not None:
-        from proxemic.pages.page import check_page
-
-        check_page(pictures, "--pictures")
+    check_range("worst", worst, "[0, inf)")
+    if len(targets) > 1 and (worst or pictures):
+        name = "--worst" if worst else "--pictures"
+        raise UserError(f"{name} is for one model: leave it out, or evaluate the two one by one.")
+    if chosen and pictures is None:
+        raise UserError("--chosen says which queries --pictures draws: give --pictures FILE, too.")
+    if worst and pictures is None and form != "table":
+        raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
     say(f"Evaluating {' and '.join(targets)}")
+    if pictures is not None:
+        from proxemic.report.queries import check_drawing
+
+        check_drawing(pictures, worst, chosen)
     from proxemic import evaluate
 
     evaluation = evaluate(targets, overrides=overrides or None, report=say, **options)
