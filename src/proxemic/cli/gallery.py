@@ -137,17 +137,14 @@ def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = 
             decisions; pictures to remove are left out.
     """
     say(f"Reading {without_password(gallery)}")
-    from proxemic.outputs import check_output, has_columns
+    from proxemic.outputs import check_csv
     from proxemic.retrieval import Gallery
     from proxemic.retrieval.curation import Decision, list_decisions, write_corrected_table
     from proxemic.tables import Table
 
-    for flag, path in {"--out": out, "--relabel": relabel}.items():
-        if path is not None and not path.lower().endswith(".csv"):
-            raise UserError(f"{flag} is {path}, but must end in .csv.")
     columns = [column.name for column in fields(Decision)]
-    check_output(out, has_columns((*columns,)), given_as="--out")
-    check_output(relabel, has_columns(("path", "label")), given_as="--relabel")
+    check_csv(out, (*columns,), "--out")
+    check_csv(relabel, ("path", "label"), "--relabel")
     opened = Gallery.open(gallery)
     rows = [astuple(decision) for decision in list_decisions(opened)]
     if out is not None:

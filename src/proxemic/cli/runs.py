@@ -265,33 +265,34 @@ def report(
     say(f"Reporting on {shown}")
     from proxemic.report import write_gallery_report, write_report
 
-    if new_images == "join" and not (Path(first) / "recipe.yaml").is_file():
-        raise UserError(f"--new-images is for a run, but {shown} is not a run: leave it out.")
-    named = is_pretrained_name(first) or first.lower().endswith(".onnx")
-    if named and (others or model is not None or data_root is None):
-        raise UserError(f"A report on {shown} is about one folder of pictures: give --data.root DIR, and nothing else.")
-    if named:
-        page = write_gallery_report(
-            data_root or "", out=out or Path("report.html"), model=first, projection=map, report=say
-        )
+    if is_pretrained_name(first) or first.lower().endswith(".onnx"):
+        kind = "model"
     elif ":" in first or (Path(first) / GALLERY_FILE).is_file():
-        if others:
-            raise UserError(f"{shown} is a gallery, and a report is about one gallery: leave {others[0]} out.")
-        if data_root is not None:
-            raise UserError(f"--data.root is for a run, but {shown} is a gallery: leave it out.")
-        page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
-    elif model is not None:
-        raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
-    elif not Path(first).exists():
-        raise UserError(f"{first} does not exist: give a run or a gallery.")
-    elif not (Path(first) / "recipe.yaml").is_file():
-        raise UserError(
-            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "
-            "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
-        )
+        kind = "gallery"
+    elif (Path(first) / "recipe.yaml").is_file():
+        kind = "run"
     else:
+        what = "is neither a run nor a gallery" if Path(first).exists() else "does not exist"
+        raise UserError(
+            f"{shown} {what}: give the directory that proxemic train or proxemic gallery create made, or the address "
+            "of a gallery."
+        )
+    for name, given, meant in (
+        ("another target", others, ["run"]),
+        ("--new-images join", new_images == "join", ["run"]),
+        ("--model", model, ["gallery"]),
+        ("--data.root", data_root, ["run", "model"]),
+    ):
+        if given and kind not in meant:
+            raise UserError(f"{name} is for a {' or a '.join(meant)}, but {shown} is a {kind}: leave it out.")
+    if kind == "model" and data_root is None:
+        raise UserError(f"A report on {shown} is about a folder of pictures: give --data.root DIR.")
+    if kind == "run":
         out = out or Path(first, "report.html")
         page = write_report(first, *others, out=out, root=data_root, projection=map, new_images=new_images, report=say)
+    else:
+        address, embedder = (data_root or "", first) if kind == "model" else (first, model)
+        page = write_gallery_report(address, out=out or Path("report.html"), model=embedder, projection=map, report=say)
     print(f"Wrote {page}")
 
 
