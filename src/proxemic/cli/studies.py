@@ -62,15 +62,8 @@ def compare(
         )
 
 
-@options_of("proxemic:reality_check", but=["spaces"])
-def reality_check(
-    recipes: Sequence[str] = (),
-    /,
-    *,
-    space: Sequence[str] = (),
-    overrides: "Flags",
-    **options: Any,
-) -> None:
+@options_of("proxemic:reality_check")
+def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **options: Any) -> None:
     """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
 
     For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; if it has a
@@ -83,14 +76,14 @@ def reality_check(
         recipes (RECIPE)
         out (DIR)
         resume (DIR)
-        space (NAME|FILE): The search space: a loss's name, or a YAML file (default: that of the loss); once, or once
+        spaces (NAME|FILE): The search space: a loss's name, or a YAML file (default: that of the loss); once, or once
             for each recipe.
     """
     if studied := ", ".join(recipes) or options.get("resume"):
         _say(f"Checking {studied}")  # before seconds of imports
     from proxemic import reality_check
 
-    result = reality_check(recipes, spaces=space, overrides=overrides, report=_say, **options)
+    result = reality_check(recipes, overrides=overrides, report=_say, **options)
     print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)
     if result.against_paper is not None:
