@@ -237,18 +237,18 @@ class _Parser(argparse.ArgumentParser):
             namespace, rest = super().parse_known_args(args, namespace)
             vars(namespace).setdefault("parser", self)
             return namespace, rest
-        overrides: Mapping[str, str] | None = None
+        found: dict[str, Any] = {"parser": self}
         if "overrides" in self.command.takes:
             from proxemic.recipes.flags import take_flags
 
-            overrides, args = take_flags(args, self._option_string_actions)
+            found["overrides"], args = take_flags(args, self._option_string_actions)
         if any(word == "" or re.fullmatch(r"--[\w.-]+=", word) for word in args):
             # A shell variable may be unset. As a path, it would mean the current folder, which gallery delete deletes.
             self.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
         # Python 3.11 loses a -- between flags and words.
         parse = super().parse_known_args if "--" in args else self.parse_known_intermixed_args
         namespace, rest = parse(args, namespace)
-        vars(namespace).update(parser=self, **({} if overrides is None else {"overrides": overrides}))
+        vars(namespace).update(found)
         return namespace, rest
 
     def refuse(self, word: str) -> NoReturn:
