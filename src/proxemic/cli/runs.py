@@ -59,10 +59,10 @@ def train(
             # First of all, so that only one process reports errors.
             options["processes"] = held.enter_context(join_processes())
         if resume is not None:
-            if recipe or out or strict or no_validation or not overrides.keys() <= {"data.root"}:
+            if recipe or out or strict or no_validation:
                 raise UserError(
                     "--resume takes everything from the run that it continues: give it alone, or with --data.root if "
-                    "its data were moved. To train a run further, begin a new one with --training.start_from."
+                    "its data were moved."
                 )
             result = _train(None, resume, overrides, resume=True, **options)
         else:
