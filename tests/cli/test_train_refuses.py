@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
 
 def test_resume_stands_alone(run: Path, here: Here) -> None:
     assert_refused(here("train", "--resume", run, "--recipe", "own"), ["--resume", "alone"])
-    refused = here("train", "--resume", run, "--training.epochs", "4", "--optim.lr", "1")
+    refused = here("train", "--resume", run, "--data.root", run, "--training.epochs", "4", "--optim.lr", "1")
     assert_refused(refused, ["leave out optim.lr", "training.start_from"])
 
 
