@@ -1,7 +1,7 @@
-"""Inspect the arguments of a class, including those of its bases."""
+"""Inspect the arguments of functions, and of classes including those of their bases."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,16 @@ def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Paramete
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in declared.values()):
             break
     return parameters
+
+
+def changed_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> set[str]:
+    """Return the names of the arguments of a function whose values are not the defaults; an empty value counts as None.
+
+    >>> changed_arguments(lambda a=1, b=None, *, c=(): None, {"a": 2, "b": {}, "c": ()})
+    {'a'}
+    """
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    return {name for name, default in defaults.items() if values[name] != default and (values[name] or default)}
 
 
 def call_with_known(make: Callable[..., Any], **arguments: Any) -> Any:

@@ -47,6 +47,13 @@ def check_output(
         raise UserError(f"{name} exists and holds something else, which would be lost: choose another name.")
 
 
+def check_csv(path: str | os.PathLike[str] | None, columns: tuple[str, ...], given_as: str = "The table") -> None:
+    """Raise `UserError` if a table would not be a .csv file, or would overwrite something else than such a table."""
+    if path is not None and Path(path).suffix.lower() != ".csv":
+        raise UserError(f"{given_as} is {path}, but must end in .csv.")
+    check_output(path, has_columns(columns), given_as=given_as)
+
+
 def is_page(path: Path) -> bool:
     """Return whether a file is one of our pages."""
     return f'<meta name="generator" content="{MADE_BY}">'.encode() in _head(path)

@@ -60,17 +60,18 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     [
         ("cluster a b", (["a", "b"], None, {})),
         ("cluster a --groups 3 b --model m", (["a", "b"], "m", {"groups": 3})),
+        ("cluster --groups 3 -- -a", (["-a"], None, {"groups": 3})),
         ("cluster a --rate 0.5 --min-size=2 --out o", (["a"], None, {"rate": 0.5, "min_size": 2, "out": "o"})),
         (
             "analyze robustness r --severities 1,3 --corruptions a,b,a",
             (["r"], {"severities": [1, 3], "corruptions": ["a", "b"]}),
         ),
         (
-            "analyze sweep own --vary x=1 --vary y=2 --out o --seeds 2 --loss.alpha 3 --optim.lr=1",
+            "analyze sweep --loss A own --vary x=1 --vary y=2 --out o --seeds 2 --loss.alpha 3 --optim.lr=1",
             (
                 "own",
                 {"vary": ["x=1", "y=2"], "out": "o", "seeds": [0, 1]}
-                | {"overrides": {"loss.alpha": "3", "optim.lr": "1"}},
+                | {"overrides": {"loss": "A", "loss.alpha": "3", "optim.lr": "1"}},
             ),
         ),
     ],
@@ -89,8 +90,6 @@ def test_only_what_is_given_reaches_the_function(
         ("cluster", ["SOURCE"]),
         ("cluster a --groups many", ["--groups", "'many'"]),
         ("cluster a --method kmean", ["--method", "'kmean'", "did you mean kmeans?"]),
-        ("cluster a --batch-size 0", ["--batch-size is 0, but must be 1 or more"]),
-        ("cluster a --workers -1", ["--workers is -1"]),
         ("cluster a --colour red", ["--colour is not known here: see proxemic cluster --help"]),
         ("cluster a --data.root b", ["--data.root is not known here"]),
         ("calibrate run --data.strict true", ["--data.strict is not known here"]),

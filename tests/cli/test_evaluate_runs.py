@@ -117,9 +117,6 @@ def test_moved_data_are_named_with_the_flag(run: Path, copy: Path, folder: Path,
     for words in (["train", "--resume", copy], ["evaluate", copy]):
         assert_refused(here(*words), ["gone, the data of", "does not exist", "--data.root"])
     assert_refused(here("train", "--resume", copy, "--data.root", copy), ["class folders"])
-    for flags in (["--optim.lr", "1"], ["--training.epochs", "9"]):
-        result = here("train", "--resume", copy, "--data.root", folder, *flags)
-        assert_refused(result, ["--resume takes", "--training.start_from"])
     assert here("train", "--resume", copy, "--data.root", folder).returncode == 0
     assert json.loads((copy / "metrics.json").read_text())["test"] == json.loads(metrics)["test"]
     assert evaluated(here, copy)["test"] == own_test(run)

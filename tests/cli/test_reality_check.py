@@ -178,12 +178,12 @@ def test_results_are_written_and_a_finished_check_is_only_read(checked: Path, he
     ("words", "said"),
     [
         ([], ["no recipe", "proxemic recipes list"]),
-        (["glyphs", "--trials", "0"], ["--trials is 0"]),
-        (["glyphs", "--folds", "1"], ["--folds is 1"]),
-        (["glyphs", "--embedding-size", "0"], ["--embedding-size is 0"]),
+        (["glyphs", "--trials", "0"], ["trials is 0"]),
+        (["glyphs", "--folds", "1"], ["folds is 1"]),
+        (["glyphs", "--embedding-size", "0"], ["embedding_size is 0"]),
         (["glyphs", "glyphs"], ["their names must differ"]),
         (["glyhps"], ["glyhps", "glyphs"]),
-        (["glyphs", "--workers", "0"], ["--workers is 0"]),
+        (["glyphs", "--workers", "0"], ["workers is 0"]),
         (["glyphs", "--space", "ProxyAncorLoss"], ["no search space 'ProxyAncorLoss' (did you mean ProxyAnchorLoss?)"]),
         (["glyphs", "--space", "WarpedSoftmaxLoss"], ["space WarpedSoftmaxLoss has a stage with start_from: best"]),
         (
@@ -215,4 +215,4 @@ def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path,
     assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["holds a reality check with another recipes"])
     for words in (["glyphs"], ["--trials", "3"]):
-        assert_refused(here("reality-check", *words, "--resume", checked), ["--resume takes everything"])
+        assert_refused(here("reality-check", *words, "--resume", checked), ["resume takes all settings"])

@@ -81,4 +81,5 @@ def test_the_report_on_pictures_of_another_folder(
 
 def test_what_is_refused(here: Here, run: Path, tmp_path: Path) -> None:
     assert_refused(here("report", tmp_path), [str(tmp_path), "neither a run", "nor a gallery"])
+    assert_refused(here("report", run, "--model", run), ["--model is for a gallery"])
     assert_refused(here("report", run, "--out", tmp_path / "report.pdf"), ["report.pdf", ".html"])

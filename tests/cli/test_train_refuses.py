@@ -206,9 +206,10 @@ def test_what_does_not_fit_is_said_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_resume_stands_alone(images: Path, tmp_path: Path, here: Here) -> None:
-    for flags in (["--optim.lr", "1"], ["--training.epochs", "4", "--optim.lr", "1"], ["--recipe", "own"]):
-        assert_refused(here("train", "--resume", tmp_path, *flags), ["--resume", "alone", "--training.start_from"])
+def test_resume_stands_alone(run: Path, here: Here) -> None:
+    assert_refused(here("train", "--resume", run, "--recipe", "own"), ["--resume", "alone"])
+    refused = here("train", "--resume", run, "--data.root", run, "--training.epochs", "4", "--optim.lr", "1")
+    assert_refused(refused, ["leave out optim.lr", "training.start_from"])
 
 
 def test_a_loss_that_becomes_nan_later_keeps_the_last_good_checkpoint(images: Path, tmp_path: Path) -> None:

@@ -68,10 +68,9 @@ def test_many_rows_are_a_sample(shelf: Path, tmp_path: Path, monkeypatch: pytest
 def test_refuses(here: Here, shelf: Path, tmp_path: Path) -> None:
     Gallery.create(tmp_path / "empty", dim=4).close()
     for words, said in (
-        ([shelf / "shop", tmp_path], "is a gallery, and a report is about one gallery"),
+        ([shelf / "shop", tmp_path], "another target is for a run"),
         ([shelf / "shop", "--out", tmp_path / "a.png"], "must end in .html"),
         ([tmp_path / "empty"], "is empty: add pictures with proxemic gallery add"),
-        ([shelf / "model", "--model", shelf / "model"], "--model is for a gallery"),
     ):
         result = here("report", *words)
         assert result.returncode == 2

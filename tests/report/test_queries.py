@@ -170,9 +170,9 @@ def test_refuses(evaluation: Evaluation, tmp_path: Path, options: dict[str, obje
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--pictures", "a.html"], "say which, by --worst N or --chosen PATH"),
+        (["--pictures", "a.html"], "there must be some"),
         (["--chosen", "a.png"], "give --pictures FILE, too"),
-        (["--worst", "1", "--pictures", "a.png"], "--pictures is a.png, but must end in .html"),
+        (["--worst", "1", "--pictures", "a.png"], "is a.png, but must end in .html"),
     ],
 )
 def test_the_command_refuses_before_it_evaluates(here: Here, run: Path, flags: list[str], said: str) -> None:

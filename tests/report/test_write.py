@@ -37,13 +37,12 @@ def test_a_folder_is_refused_before_anything_is_done(
 ) -> None:
     for module in ("write.judge_run", "gallery.judge_gallery"):
         monkeypatch.setattr(f"proxemic.report.{module}", lambda *_, **__: pytest.fail("embeds"))
+    monkeypatch.setattr("proxemic.evaluate", lambda *_, **__: pytest.fail("evaluates"))
     (taken := tmp_path / "taken.html").mkdir()
     said = [f"{taken}, but that is a folder: give the name of a file"]
     for words in (("report", run, "--out"), ("report", shelf / "shop", "--out")):
         assert_refused(here(*words, taken), said)
-    refused = here("evaluate", run, "--worst", "3", "--pictures", taken)
-    assert_refused(refused, said)
-    assert "Evaluating" not in refused.stderr
+    assert_refused(here("evaluate", run, "--worst", "3", "--pictures", taken), said)
     with pytest.raises(UserError, match="that is a folder"):
         write_comparison_report(tmp_path, out=taken)
 

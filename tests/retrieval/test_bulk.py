@@ -312,13 +312,13 @@ def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here:
         "is not a model": [images, "--model", tmp_path, "--out", "v.npy"],
         "does not exist": [tmp_path / "none", "--model", model, "--out", "v.npy"],
         "ends in .txt": [images, "--model", model, "--out", "v.txt"],
-        "--batch-size is 0": [images, "--model", model, "--out", "v.npy", "--batch-size", "0"],
-        "--workers is -1": [images, "--model", model, "--out", "v.npy", "--workers", "-1"],
+        "batch_size is 0": [images, "--model", model, "--out", "v.npy", "--batch-size", "0"],
+        "workers is -1": [images, "--model", model, "--out", "v.npy", "--workers", "-1"],
         "The device nonsense": [images, "--model", model, "--out", "v.npy", "--device", "nonsense"],
     }.items():
         assert_refused(here("embed", *command, cwd=tmp_path), [name])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match="--precision is auto"):
+    with pytest.raises(ValueError, match="precision is 'auto'"):
         embed_to_file(images, tmp_path / "v.npy", model, precision="auto")  # type: ignore[arg-type]
 
 

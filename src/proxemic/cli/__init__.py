@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -97,9 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be valid text
         sys.stdout.reconfigure(errors="backslashreplace")
-    words, flags = _take_flags(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
     try:
-        return _run(words, flags)
+        return _run(words)
     except KeyboardInterrupt:
         error: Exception = UserError("Stopped at once; what was not yet saved is lost.")
     except (UserError, ValueError, OSError) as refused:
@@ -118,70 +118,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _run(words: Sequence[str], flags: Sequence[str]) -> int:
+def _run(words: Sequence[str]) -> int:
     parser = build_parser()
-    if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
-        # A shell variable may be unset. As a path, it would mean the current folder, which gallery delete deletes.
-        parser.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
     arguments, rest = parser.parse_known_args(words)
     values = vars(arguments)
-    chosen, shell, _ = values.pop("parser"), values.pop("print_completion", None), values.pop("traceback", None)
+    chosen: _Parser = values.pop("parser")
+    shell, _ = values.pop("print_completion", None), values.pop("traceback", None)
     if shell is not None:
         with optional_dependency("train"):
             import shtab
         with _readers_may_leave():
             print(shtab.complete(build_parser(whole=True), shell))
         return 0
-    command = chosen.command
-    if command is None and not rest:  # no action was chosen
+    if rest:
+        chosen.refuse(rest[0])
+    if chosen.command is None:
         chosen.print_help()
         return 0
     # Recipes, and libraries that write files into a run, only take names in UTF-8.
-    for word in (*flags, str(values.get("out", ""))):
+    for word in map(str, (*values.get("overrides", {}).values(), values.get("out", ""))):
         if readable(word) != word:
             parser.error(f"{readable(word)} is not in UTF-8: give another name, or a link with one.")
-    if command is not None:
-        # Flags of argparse come first: they may name the class of which recipe flags set values.
-        rest = [*_take_words(chosen, rest, values), *flags]
-    if command is not None and ("overrides" in command.takes or (rest and "data_root" in command.takes)):
-        from proxemic.recipes.flags import read_flags
-
-        overrides, rest = read_flags(rest), []
-        if "overrides" in command.takes:
-            values["overrides"] = overrides
-        else:
-            values["data_root"] = overrides.pop("data.root", None)
-            rest = [f"--{name}" for name in overrides]
-    if rest or command is None:
-        parser.error(f"{rest[0]} is not known here: see {chosen.prog} --help.")
     _, name, *actions = chosen.prog.split()
     if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ["WORLD_SIZE"]) > 1 and name not in TOGETHER:
         parser.error(f"{name} is for one process: start it without torchrun, which is for {' and '.join(TOGETHER)}.")
     keep_freed_memory()
     with safe_path(), _notes_as_lines(), _readers_may_leave():
-        _call(command, values, actions)
+        _call(chosen.command, values, actions)
     return 0
-
-
-def _take_words(parser: "_Parser", rest: Sequence[str], values: dict[str, Any]) -> list[str]:
-    """Append words after the flags to the list that they continue; return the other words."""
-    words: list[str] = []
-    others: list[str] = []
-    for before, word in pairwise(["", *rest]):
-        is_value = before.startswith("--") and "=" not in before
-        (others if word.startswith("-") or is_value else words).append(word)
-    command = parser.command
-    assert command is not None
-    if words and {"overrides", "recipe"} <= command.takes and "recipe" not in command.words:
-        word = words[0]
-        meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
-        parser.error(f"{word} needs its flag: write {parser.prog} {meant}.")
-    # argparse skips a list that may be empty if flags follow the word before it.
-    many = {action.dest for action in parser._actions if action.nargs in ("*", "+")}
-    if not words or not many.intersection(command.words[-1:]):
-        return words + others
-    values[command.words[-1]] = [*values.get(command.words[-1], []), *words]
-    return others
 
 
 def _call(command: Command, values: dict[str, Any], actions: Sequence[str]) -> None:
@@ -215,22 +179,6 @@ def build_parser(*, whole: bool = False) -> "_Parser":
     if whole:
         parser.fill(whole=True)
     return parser
-
-
-def _take_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the flags of recipes, such as ``--data.root photos``, from the words for argparse.
-
-    argparse would take the value of an unknown flag for a word of the command.
-    """
-    own: list[str] = []
-    flags: list[str] = []
-    wants_value = False
-    for word in words:
-        is_flag = re.match(r"--[A-Za-z_]\w*\.", word) is not None
-        is_value = wants_value and not word.startswith("--")
-        (flags if is_flag or is_value else own).append(word)
-        wants_value = is_flag and "=" not in word
-    return own, flags
 
 
 class _Parser(argparse.ArgumentParser):
@@ -281,11 +229,35 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse, and store the parser of the chosen command as ``parser``."""
+        """Parse; store the parser of the chosen command as ``parser``, and flags for a recipe as ``overrides``."""
+        if self.command is not None:  # `parse_known_intermixed_args` parses flags, then words
+            return super().parse_known_args(args, namespace)
         self.fill()
-        namespace, rest = super().parse_known_args(args, namespace)
-        vars(namespace).setdefault("parser", self)
+        if self.command is None:
+            namespace, rest = super().parse_known_args(args, namespace)
+            vars(namespace).setdefault("parser", self)
+            return namespace, rest
+        found: dict[str, Any] = {"parser": self}
+        if "overrides" in self.command.takes:
+            from proxemic.recipes.flags import take_flags
+
+            found["overrides"], args = take_flags(args, self._option_string_actions)
+        if any(word == "" or re.fullmatch(r"--[\w.-]+=", word) for word in args):
+            # A shell variable may be unset. As a path, it would mean the current folder, which gallery delete deletes.
+            self.error("An argument is empty: leave it out, or give a value, such as . for the current folder.")
+        # Python 3.11 loses a -- between flags and words.
+        parse = super().parse_known_args if "--" in args else self.parse_known_intermixed_args
+        namespace, rest = parse(args, namespace)
+        vars(namespace).update(found)
         return namespace, rest
+
+    def refuse(self, word: str) -> NoReturn:
+        """Exit with a sentence about a word that no command, word or flag takes."""
+        command = self.command
+        if command and not word.startswith("-") and {"overrides", "recipe"} <= command.takes - {*command.words}:
+            meant = f"--recipe own-pretrained --data.root {word}" if Path(word).is_dir() else f"--recipe {word}"
+            self.error(f"{word} needs its flag: write {self.prog} {meant}.")
+        self.error(f"{word} is not known here: see {self.prog} --help.")
 
     def error(self, message: str) -> NoReturn:
         """Exit with one sentence, without the usage that ``--help`` prints."""

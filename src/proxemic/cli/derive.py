@@ -1,8 +1,8 @@
 """Derive parsers from the signatures and docstrings of the functions that commands call.
 
 The sources are parsed, not imported, because importing torch takes seconds and ``--help`` must answer at once.
-Positional parameters are words of the command, keyword-only ones are flags. A sequence with a plural name is a list
-with commas, one with a singular name a flag that may be repeated. Parameters that no word can express are left out.
+Positional parameters are words of the command, keyword-only ones are flags. A sequence whose flag has a plural name is
+a list with commas; a flag with a singular name may be repeated. Parameters that no word can express are left out.
 """
 
 import argparse
@@ -32,10 +32,15 @@ _int.__name__ = "int"  # argparse names it in its messages
 # From the narrowest to the widest. A text may also be an address.
 _TYPES = {"int": _int, "float": float, "Stem": str, "Folder": str, "PathLike": str, "str": str, "Path": Path}
 _METAVARS = {"int": "N", "float": "X", "Stem": "STEM", "Folder": "DIR", "PathLike": "FILE", "Path": "FILE"}
-_FLAGS = {"data_root": "--data.root"}
-"""Values of recipes that some commands declare as their own flags."""
-_MOST = 2**31 - 1
-_LEAST = {"batch_size": 1, "workers": 0, "resamples": 0, "worst": 0}
+_FLAGS = {
+    **dict.fromkeys(("data_root", "source"), "--data.root"),
+    "most_images": "--images",
+    "licence": "--license",
+    "names": "--name",
+    "roots": "--root",
+    "spaces": "--space",
+}
+"""Flags with another name than their parameter."""
 _SHARED = {
     "gallery": (
         "GALLERY",
@@ -49,7 +54,7 @@ _SHARED = {
             "on each line; or files of vectors: .npy, .parquet with a column embedding",
         ),
     ),
-    "root": (
+    "roots": (
         "DIR",
         "A folder or an address of pictures that files of vectors name, or that were moved there with their folder; "
         "serve, report and contact sheets open pictures below it; may be repeated",
@@ -182,8 +187,6 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
     else:
         named = next((_METAVARS[kind] for kind in types if kind in _METAVARS), name.upper())
         settings |= {"type": _TYPES[kind], "metavar": metavar or named}
-    if name in _LEAST:
-        settings["type"] = _at_least(flag, _LEAST[name])
     if not parameter.flag:
         nargs = {(True, False): "*", (True, True): "+", (False, False): "?"}.get((many, required))
         action = parser.add_argument(name, nargs=nargs, **settings)
@@ -192,24 +195,12 @@ def _add(parser: argparse.ArgumentParser, parameter: _Parameter, metavar: str, t
             settings |= {"nargs": "+", "metavar": metavar.removesuffix("...").strip()}
         elif many and name == "seeds":
             settings |= {"type": read_seeds, "metavar": "N|LIST"}
-        elif many and name.endswith("s"):
+        elif many and flag.endswith("s"):
             settings["type"] = _list_of(settings["type"])
         elif many:
             settings["action"] = "append"
         action = parser.add_argument(flag, dest=name, required=required, **settings)
     vars(action)["function_default"] = default
-
-
-def _at_least(flag: str, least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if (number := _int(text)) < least:
-            raise UserError(f"{flag} is {number}, but must be {least} or more.")
-        if number > _MOST:
-            raise UserError(f"{flag} is {number}, but must be {_MOST:,} or less.")
-        return number
-
-    read.__name__ = "int"  # argparse names it in its messages
-    return read
 
 
 def _list_of(kind: Callable[[str], object]) -> Callable[[str], list[object]]:

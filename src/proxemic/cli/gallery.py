@@ -19,7 +19,7 @@ Index = Literal["exact", "hnsw", "ivfpq"]
 _SHOWN = 10
 
 
-@options_of("proxemic.retrieval:Gallery.add", but=["roots", "update"])
+@options_of("proxemic.retrieval:Gallery.add", but=["update"])
 def create(
     gallery: str,
     source: Sequence[str] = (),
@@ -29,7 +29,6 @@ def create(
     dim: int | None = None,
     distance: Literal["cosine", "euclidean"] | None = None,
     index: Index = "exact",
-    root: Sequence[str] = (),
     whiten: bool = True,
     **adding: Any,
 ) -> None:
@@ -45,33 +44,29 @@ def create(
         index: The index, built after everything is added.
         whiten: Whiten the features of a pretrained network, for 500 pictures or more and a gallery in a folder.
     """
-    say(f"Creating {without_password(gallery)}")
+    say("Creating", gallery)
     from proxemic.retrieval import Gallery
 
-    made = Gallery.create(
-        gallery, model, source or None, dim=dim, distance=distance, whiten=whiten, roots=root, **adding
-    )
+    made = Gallery.create(gallery, model, source or None, dim=dim, distance=distance, whiten=whiten, **adding)
     if index != "exact":
         made.build_index(index)
     _say_added(made, made.added)
 
 
-@options_of("proxemic.retrieval:Gallery.add", but=["roots"])
-def add(
-    gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, root: Sequence[str] = (), **adding: Any
-) -> None:
+@options_of("proxemic.retrieval:Gallery.add")
+def add(gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, **adding: Any) -> None:
     """Add pictures or vectors; rows whose paths the gallery has stay unchanged.
 
     If the pictures of a gallery were moved with their folder, give the new folder by --root, with or without a source.
     All commands then find them there.
     """
-    say(f"Adding to {without_password(gallery)}")
+    say("Adding to", gallery)
     from proxemic.retrieval import Gallery
 
-    if not source and not root:
+    if not source and "roots" not in adding:
         raise UserError("Nothing says what to add: give pictures or vectors, or where pictures have moved (--root).")
     opened = Gallery.open(gallery, model)
-    _say_added(opened, opened.add(source or None, roots=root, **adding))
+    _say_added(opened, opened.add(source or None, **adding))
 
 
 def _say_added(gallery: "Gallery", added: "Added") -> None:
@@ -99,7 +94,7 @@ def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = 
             alternatives; different columns must all match; label= selects rows without a label.
         path (PATH): Remove this picture, instead of conditions; may be repeated.
     """
-    say(f"Removing from {without_password(gallery)}")
+    say("Removing from", gallery)
     conditions = read_conditions(where, "--where")
     if conditions and path:
         raise UserError("--where and --path are both given: remove by one of them, then by the other.")
@@ -121,7 +116,7 @@ def relabel(gallery: str, labels: str, /) -> None:
         labels (TABLE): A .csv, .tsv or .parquet table; an empty label removes the picture's label. Other pictures keep
             their labels.
     """
-    say(f"Relabelling {without_password(gallery)}")
+    say("Relabelling", gallery)
     from proxemic.retrieval import Gallery, relabel
 
     opened = Gallery.open(gallery)
@@ -136,18 +131,15 @@ def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = 
         relabel (FILE): Write a .csv table to train on, with the paths and labels of all labelled pictures after all
             decisions; pictures to remove are left out.
     """
-    say(f"Reading {without_password(gallery)}")
-    from proxemic.outputs import check_output, has_columns
+    say("Reading", gallery)
+    from proxemic.outputs import check_csv
     from proxemic.retrieval import Gallery
     from proxemic.retrieval.curation import Decision, list_decisions, write_corrected_table
     from proxemic.tables import Table
 
-    for flag, path in {"--out": out, "--relabel": relabel}.items():
-        if path is not None and not path.lower().endswith(".csv"):
-            raise UserError(f"{flag} is {path}, but must end in .csv.")
     columns = [column.name for column in fields(Decision)]
-    check_output(out, has_columns((*columns,)), given_as="--out")
-    check_output(relabel, has_columns(("path", "label")), given_as="--relabel")
+    check_csv(out, (*columns,), "--out")
+    check_csv(relabel, ("path", "label"), "--relabel")
     opened = Gallery.open(gallery)
     rows = [astuple(decision) for decision in list_decisions(opened)]
     if out is not None:
@@ -162,7 +154,7 @@ def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = 
 
 def apply(gallery: str, /) -> None:
     """Apply the decisions that people made in proxemic serve --review to the labels; no file is moved or deleted."""
-    say(f"Applying the decisions about {without_password(gallery)}")
+    say("Applying the decisions about", gallery)
     from proxemic.retrieval import Gallery
     from proxemic.retrieval.curation import apply_decisions
 
@@ -184,7 +176,7 @@ def suggest(gallery: str, /, **options: Any) -> None:
 
     They are the most typical pictures of groups of pictures without a label.
     """
-    say(f"Looking at {without_password(gallery)}")
+    say("Looking at", gallery)
     from proxemic.retrieval import suggest_labels
     from proxemic.tables import Table
 
@@ -217,7 +209,7 @@ def delete(gallery: str, /, *, yes: bool = False) -> None:
 
 def verify(gallery: str, /) -> None:
     """Check a gallery for damage by reading all of it; the exit code is 1 if it is damaged."""
-    say(f"Verifying {without_password(gallery)}")
+    say("Verifying", gallery)
     from proxemic.retrieval import Gallery
 
     opened = Gallery.open(gallery)
@@ -234,7 +226,7 @@ def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
         kind: The kind of index.
         set (NAME=NUMBER): A setting of the index; may be repeated.
     """
-    say(f"Indexing {without_password(gallery)}")
+    say("Indexing", gallery)
     settings: dict[str, int] = {}
     for setting in set:
         name, _, number = setting.partition("=")
@@ -256,7 +248,7 @@ def export(gallery: str, file: str, /) -> None:
     Args:
         file (FILE): A .parquet file.
     """
-    say(f"Exporting {without_password(gallery)}")
+    say("Exporting", gallery)
     from proxemic.retrieval import export_gallery
 
     rows = export_gallery(gallery, file, report=say)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 
-from proxemic.addresses import without_passwords
+from proxemic.addresses import without_password, without_passwords
 from proxemic.files import printable
 
 
@@ -12,9 +12,9 @@ def shown(text: str) -> str:
     return printable(without_passwords(text))
 
 
-def say(text: str) -> None:
-    """Print a note at once, as `shown` makes it; commands call this before imports that take seconds."""
-    print(shown(text), file=sys.stderr, flush=True)
+def say(text: str, *addresses: str) -> None:
+    """Print a note at once, perhaps with addresses after it; commands call this before imports that take seconds."""
+    print(shown(" ".join([text, *map(without_password, addresses)])), file=sys.stderr, flush=True)
 
 
 def say_unreadable(unreadable: Mapping[str, str], one: str, many: str) -> None:

@@ -110,7 +110,7 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
             timm:tf_efficientnet_lite0).
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
-    say(f"Looking at {' '.join(map(without_password, source))}")
+    say("Looking at", *source)
     from proxemic.retrieval.curation import clean
     from proxemic.retrieval.curation.cleaning import NOT_FOUND
     from proxemic.tables import Table, terminal_text
@@ -152,24 +152,14 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.
     """
-    say(f"Looking at {' '.join(map(without_password, source))}")
+    say("Looking at", *source)
     from proxemic.retrieval.curation.clustering import cluster
 
     print(cluster(source, model, report=say, **options).summary())
 
 
-@options_of("proxemic.retrieval:export", but=["source", "most_images", "licence"])
-def export(
-    model: str,
-    /,
-    *,
-    to: Literal["onnx", "torch"] = "onnx",
-    out: str | None = None,
-    data_root: str | None = None,
-    images: int | None = None,
-    license: str | None = None,
-    **options: Any,
-) -> None:
+@options_of("proxemic.retrieval:export")
+def export(model: str, /, *, to: Literal["onnx", "torch"] = "onnx", out: str | None = None, **options: Any) -> None:
     """Write a model as an ONNX file, or a program of torch, with a model card.
 
     The preprocessing (NAME.json) and a model card (NAME.md) are written beside it. The file is compared with the model
@@ -179,14 +169,13 @@ def export(
     Args:
         model (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         out (FILE)
-        data_root (SOURCE): Compare on these labelled pictures, a folder or a table, not on the run's test images.
-        images: Compare on about N images, of whole classes (default: on all).
-        license (NAME): The license for the model card, as hubs name it: mit, cc-by-nc-4.0.
+        source (SOURCE): Compare on these labelled pictures, a folder or a table, not on the run's test images.
+        most_images: Compare on about N images, of whole classes (default: on all).
+        licence (NAME): The license for the model card, as hubs name it: mit, cc-by-nc-4.0.
     """
     say(f"Exporting {model}")
     from proxemic.retrieval import export
 
-    options |= {"source": data_root, "most_images": images, "licence": license}
     print(export(model, to, out, report=say, **options).text())
 
 
@@ -221,7 +210,7 @@ def search(
     for ending, path in sheets.items():
         if path is not None and path.suffix.lower() != ending:
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
-    say(f"Searching {without_password(gallery)}")
+    say("Searching", gallery)
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
     from proxemic.retrieval.contact_sheet import check_sheet
 
@@ -255,7 +244,7 @@ def recognize(
     calibrate has learnt for the gallery or its run, or a distance of your own. Queries with labels are counted as
     right, wrong or unknown. Unreadable queries are listed; the exit code is 2 if no query is readable.
     """
-    say(f"Recognising by {without_password(gallery)}")
+    say("Recognising by", gallery)
     from proxemic.retrieval import Gallery, recognize
 
     found = recognize(Gallery.open(gallery, model), *query, **options)
@@ -276,7 +265,7 @@ def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
     Args:
         out (DIR): A new folder for the better gallery and its model (default: only measure).
     """
-    say(f"Improving {without_password(gallery)}")
+    say("Improving", gallery)
     from proxemic.retrieval import improve_gallery
 
     found = improve_gallery(gallery, out, report=say, **options)
@@ -285,13 +274,12 @@ def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
         print(f"Made {found.address}: search it as any other; it also holds its model")
 
 
-@options_of("proxemic.serve:serve", but=["names"])
+@options_of("proxemic.serve:serve")
 def serve(
     gallery: str,
     /,
     *,
     token: str | None = None,
-    name: Sequence[str] = (),
     max_bytes: int = 20_000_000,
     max_pixels: int = 50_000_000,
     max_seconds: float = 30,
@@ -307,13 +295,13 @@ def serve(
     Args:
         token: A secret that clients must send, 16 characters or more; the variable PROXEMIC_TOKEN hides it from other
             users of this machine.
-        name: A further host name of the server; may be repeated.
+        names (NAME): A further host name of the server; may be repeated.
         max_bytes: Most bytes of a request.
         max_pixels: Most pixels of a query, and of all pictures that are decoded at the same time.
         max_seconds (S): Most seconds to receive a request, and to answer it.
         max_queue: Most waiting requests.
     """
-    say(f"Opening {without_password(gallery)}")
+    say("Opening", gallery)
     before = signal.getsignal(signal.SIGINT)
 
     def report(line: str) -> None:
@@ -328,6 +316,6 @@ def serve(
         share_one_heap()
         limits = Limits(bytes=max_bytes, pixels=max_pixels, seconds=max_seconds, queue=max_queue)
         token = token or os.environ.get(_TOKEN) or None
-        serve(gallery, token=token, names=name, limits=limits, report=report, **options)
+        serve(gallery, token=token, limits=limits, report=report, **options)
     finally:
         signal.signal(signal.SIGINT, before)

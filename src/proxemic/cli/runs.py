@@ -12,6 +12,7 @@ from proxemic.cli.derive import options_of
 from proxemic.cli.notes import say
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.ranges import check_range
 
 if TYPE_CHECKING:
     from proxemic.recipes.flags import Flags
@@ -58,10 +59,10 @@ def train(
             # First of all, so that only one process reports errors.
             options["processes"] = held.enter_context(join_processes())
         if resume is not None:
-            if recipe or out or strict or no_validation or not overrides.keys() <= {"data.root"}:
+            if recipe or out or strict or no_validation:
                 raise UserError(
                     "--resume takes everything from the run that it continues: give it alone, or with --data.root if "
-                    "its data were moved. To train a run further, begin a new one with --training.start_from."
+                    "its data were moved."
                 )
             result = _train(None, resume, overrides, resume=True, **options)
         else:
@@ -166,24 +167,19 @@ def evaluate(
         json: Short for --format json.
     """
     form = "json" if json else format
-    one = "is for one model: leave it out, or evaluate the two one by one."
-    for refused, sentence in (
-        (worst and len(targets) > 1, f"--worst {one}"),
-        (pictures and len(targets) > 1, f"--pictures {one}"),
-        (pictures and not worst and not chosen, "--pictures draws queries: say which, by --worst N or --chosen PATH."),
-        (chosen and pictures is None, "--chosen says which queries --pictures draws: give --pictures FILE, too."),
-        (
-            worst and pictures is None and form != "table",
-            "--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.",
-        ),
-    ):
-        if refused:
-            raise UserError(sentence)
-    if pictures is not None:
-        from proxemic.pages.page import check_page
-
-        check_page(pictures, "--pictures")
+    check_range("worst", worst, "[0, inf)")
+    if len(targets) > 1 and (worst or pictures):
+        name = "--worst" if worst else "--pictures"
+        raise UserError(f"{name} is for one model: leave it out, or evaluate the two one by one.")
+    if chosen and pictures is None:
+        raise UserError("--chosen says which queries --pictures draws: give --pictures FILE, too.")
+    if worst and pictures is None and form != "table":
+        raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
     say(f"Evaluating {' and '.join(targets)}")
+    if pictures is not None:
+        from proxemic.report.queries import check_drawing
+
+        check_drawing(pictures, worst, chosen)
     from proxemic import evaluate
 
     evaluation = evaluate(targets, overrides=overrides or None, report=say, **options)
@@ -269,33 +265,34 @@ def report(
     say(f"Reporting on {shown}")
     from proxemic.report import write_gallery_report, write_report
 
-    if new_images == "join" and not (Path(first) / "recipe.yaml").is_file():
-        raise UserError(f"--new-images is for a run, but {shown} is not a run: leave it out.")
-    named = is_pretrained_name(first) or first.lower().endswith(".onnx")
-    if named and (others or model is not None or data_root is None):
-        raise UserError(f"A report on {shown} is about one folder of pictures: give --data.root DIR, and nothing else.")
-    if named:
-        page = write_gallery_report(
-            data_root or "", out=out or Path("report.html"), model=first, projection=map, report=say
-        )
+    if is_pretrained_name(first) or first.lower().endswith(".onnx"):
+        kind = "model"
     elif ":" in first or (Path(first) / GALLERY_FILE).is_file():
-        if others:
-            raise UserError(f"{shown} is a gallery, and a report is about one gallery: leave {others[0]} out.")
-        if data_root is not None:
-            raise UserError(f"--data.root is for a run, but {shown} is a gallery: leave it out.")
-        page = write_gallery_report(first, out=out or Path("report.html"), model=model, projection=map, report=say)
-    elif model is not None:
-        raise UserError(f"--model is for a gallery, but {first} is none: leave it out.")
-    elif not Path(first).exists():
-        raise UserError(f"{first} does not exist: give a run or a gallery.")
-    elif not (Path(first) / "recipe.yaml").is_file():
-        raise UserError(
-            f"{first} is neither a run (there is no recipe.yaml in it) nor a gallery (no {GALLERY_FILE}): give the "
-            "directory that proxemic train or proxemic gallery create made, or the address of a gallery."
-        )
+        kind = "gallery"
+    elif (Path(first) / "recipe.yaml").is_file():
+        kind = "run"
     else:
+        what = "is neither a run nor a gallery" if Path(first).exists() else "does not exist"
+        raise UserError(
+            f"{shown} {what}: give the directory that proxemic train or proxemic gallery create made, or the address "
+            "of a gallery."
+        )
+    for name, given, meant in (
+        ("another target", others, ["run"]),
+        ("--new-images join", new_images == "join", ["run"]),
+        ("--model", model, ["gallery"]),
+        ("--data.root", data_root, ["run", "model"]),
+    ):
+        if given and kind not in meant:
+            raise UserError(f"{name} is for a {' or a '.join(meant)}, but {shown} is a {kind}: leave it out.")
+    if kind == "model" and data_root is None:
+        raise UserError(f"A report on {shown} is about a folder of pictures: give --data.root DIR.")
+    if kind == "run":
         out = out or Path(first, "report.html")
         page = write_report(first, *others, out=out, root=data_root, projection=map, new_images=new_images, report=say)
+    else:
+        address, embedder = (data_root or "", first) if kind == "model" else (first, model)
+        page = write_gallery_report(address, out=out or Path("report.html"), model=embedder, projection=map, report=say)
     print(f"Wrote {page}")
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.cli.derive import options_of
@@ -63,19 +62,8 @@ def compare(
         )
 
 
-@options_of("proxemic:reality_check", but=["spaces"])
-def reality_check(
-    recipes: Sequence[str] = (),
-    /,
-    *,
-    space: Sequence[str] = (),
-    out: str | None = None,
-    resume: Path | None = None,
-    workers: int = 1,
-    against: Literal["paper"] | None = None,
-    overrides: "Flags",
-    **options: Any,
-) -> None:
+@options_of("proxemic:reality_check")
+def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **options: Any) -> None:
     """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
 
     For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; if it has a
@@ -88,17 +76,14 @@ def reality_check(
         recipes (RECIPE)
         out (DIR)
         resume (DIR)
-        space (NAME|FILE): The search space: a loss's name, or a YAML file (default: that of the loss); once, or once
+        spaces (NAME|FILE): The search space: a loss's name, or a YAML file (default: that of the loss); once, or once
             for each recipe.
     """
-    if studied := ", ".join(recipes) or resume:
+    if studied := ", ".join(recipes) or options.get("resume"):
         _say(f"Checking {studied}")  # before seconds of imports
-    if resume is not None and (recipes or space or options):
-        raise UserError("--resume takes everything but --workers and --against from the check that it continues.")
     from proxemic import reality_check
 
-    options |= {"out": out, "resume": resume, "workers": workers, "against": against}
-    result = reality_check(recipes, spaces=space, overrides=overrides, report=_say, **options)
+    result = reality_check(recipes, overrides=overrides, report=_say, **options)
     print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)
     if result.against_paper is not None:
@@ -106,17 +91,7 @@ def reality_check(
 
 
 @options_of("proxemic:tune")
-def tune(
-    *,
-    recipe: str | None = None,
-    around: str | None = None,
-    out: Path | None = None,
-    storage: str | None = None,
-    workers: int = 1,
-    resume: Path | None = None,
-    overrides: "Flags",
-    **options: Any,
-) -> None:
+def tune(*, recipe: str | None = None, resume: str | None = None, overrides: "Flags", **options: Any) -> None:
     """Search for a recipe's hyper-parameters on validation classes.
 
     Optuna searches on classes held out from training; the test classes are never used. The same command with --out in
@@ -133,8 +108,6 @@ def tune(
         storage (URL)
         resume (DIR)
     """
-    if resume is not None and (recipe or around or options):
-        raise UserError("--resume takes everything from the search that it continues: give it alone.")
     if recipe is not None:
         from proxemic.recipes import find_recipe
 
@@ -143,8 +116,7 @@ def tune(
         _say(f"Searching for the hyper-parameters of {studied}")  # before seconds of imports
     from proxemic import tune
 
-    options |= {"around": around, "out": out, "storage": storage, "workers": workers, "resume": resume}
-    result = tune(recipe, overrides=overrides, report=_say, **options)
+    result = tune(recipe, resume=resume, overrides=overrides, report=_say, **options)
     print(
         f"Best: {100 * result.value:.2f} % on validation classes, of many trials and so too good to be expected again. "
         f"Train and test it: proxemic train --recipe {result.best_recipe}"

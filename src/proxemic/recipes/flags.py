@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from proxemic.errors import UserError
@@ -21,22 +21,35 @@ def read_flags(flags: Sequence[str]) -> Flags:
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
     """
-    words = list(flags)
-    overrides = Flags()
-    while words:
-        name, given, value = words.pop(0).partition("=")
-        if not name.startswith("--") or not name.strip("-"):
-            raise UserError(f"{name} is not known here: a value of the recipe is given as --optim.lr 0.01.")
+    overrides, others = take_flags(flags)
+    if others:
+        raise UserError(f"{others[0]} is not known here: a value of the recipe is given as --optim.lr 0.01.")
+    return overrides
+
+
+def take_flags(words: Sequence[str], known: Container[str] = ()) -> tuple[Flags, list[str]]:
+    """Take the overrides out of the words of a command, whose own flags are ``known``; return both.
+
+    >>> take_flags(["own", "--out", "run", "--optim.lr", "0.1", "vectors"], known={"--out"})
+    ({'optim.lr': '0.1'}, ['own', '--out', 'run', 'vectors'])
+    """
+    left, others, overrides = list(words), list[str](), Flags()
+    while left:
+        word = left.pop(0)
+        name, given, value = word.partition("=")
+        if name in known or not name.startswith("--") or not name.strip("-"):
+            others.append(word)
+            continue
         if not given:
-            if not words or words[0].startswith("--"):
+            if not left or left[0].startswith("--"):
                 from proxemic.training.recipe import Recipe
 
                 if name[2:].partition(".")[0] not in (sections := sorted(Recipe.__dataclass_fields__)):
                     raise UserError(f"There is no flag {name}: allowed are --{', --'.join(sections)}.")
                 raise UserError(f"{name} has no value: write it after the flag, as in --optim.lr 0.01.")
-            value = words.pop(0)
+            value = left.pop(0)
         overrides[".".join(part for part in name[2:].split(".") if part != "init_args")] = value
-    return overrides
+    return overrides, others
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:

@@ -186,12 +186,7 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
         proxemic.report.draw_queries(evaluation, "worst.html", worst=20)
     """
     path, target = Path(out), evaluation.targets[0]
-    check_page(path, "The page")
-    if not 0 <= worst <= _MOST or len(chosen) > _MOST or not (worst or chosen):
-        raise UserError(
-            f"There are {worst:,} worst and {len(chosen):,} chosen queries to draw, but there must be some, and "
-            f"at most {_MOST} of each."
-        )
+    check_drawing(path, worst, chosen)
     rows, images = target.rows, target.images
     picture = partial(picture_of, images) if images is not None else partial(picture_at, rows.paths, _LOCAL)
     judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
@@ -205,6 +200,16 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
         sections.append(worst_queries(judged, worst))
     write_text(path, render_page(f"Queries of {target.name}", sections))
     return path
+
+
+def check_drawing(out: Path, worst: int, chosen: Sequence[str]) -> None:
+    """Raise `UserError` if `draw_queries` refuses these arguments; call it before an evaluation takes minutes."""
+    check_page(out, "The page")
+    if not 0 <= worst <= _MOST or len(chosen) > _MOST or not (worst or chosen):
+        raise UserError(
+            f"There are {worst:,} worst and {len(chosen):,} chosen queries to draw (--worst, --chosen), but there must "
+            f"be some, and at most {_MOST} of each."
+        )
 
 
 def _row(judged: Judged, wanted: str) -> int:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import platformdirs
 import torch
@@ -30,7 +30,7 @@ from proxemic.errors import UserError
 from proxemic.files import readable, write_csv
 from proxemic.locks import exclusive_lock
 from proxemic.outputs import check_output, has_columns, is_embeddings
-from proxemic.retrieval.embedder import Embedder, enough_workers
+from proxemic.retrieval.embedder import Embedder, check_reading, enough_workers
 from proxemic.retrieval.parts import Parts
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.runs.evaluate import EvaluationPrecision
@@ -119,12 +119,7 @@ def embed_to_file(
     """
     target = path_or_address(out)
     files_of_embeddings(target)
-    if batch_size < 1:
-        raise UserError(f"--batch-size is {batch_size}, but must be 1 or more.")
-    if workers is not None and workers < 0:
-        raise UserError(f"--workers is {workers}, but must be 0 or more.")
-    if precision not in get_args(EvaluationPrecision):
-        raise UserError(f"--precision is {precision}, but must be {', '.join(get_args(EvaluationPrecision))}.")
+    check_reading(batch_size, workers)
     listed = [sources] if isinstance(sources, str | os.PathLike) else sources
     check_output(target, is_embeddings, [model, *listed], given_as="--out")
     check_output(beside(target, "unreadable.csv"), has_columns(("path", "why")), listed)

@@ -35,6 +35,7 @@ from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
 from proxemic.models.saving import has_own_backbone
+from proxemic.ranges import check_range
 from proxemic.retrieval.stores.store import Distance, GalleryInfo
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
@@ -52,6 +53,12 @@ Picture = ImageInput | Tensor
 
 Prepared = tuple[Tensor, list[int], dict[int, str]]
 """A batch: the readable pictures, their places, and by place why the others cannot be read."""
+
+
+def check_reading(batch_size: int = 1, workers: int | None = 0) -> None:
+    """Raise `ValueError` unless pictures can be read in such batches by so many processes."""
+    check_range("batch_size", batch_size, f"[1, {2**31})")
+    check_range("workers", workers, "[0, 256]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +120,7 @@ class Preparation:
         pin: bool = False,
     ) -> Iterator[Prepared]:
         """Prepare batch by batch; with `strict`, raise `UnreadableImageError` for a picture that cannot be read."""
-        for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
-            if value < least:
-                raise ValueError(f"{name} is {value}, but must be {least} or more.")
+        check_reading(batch_size, workers)
         if isinstance(pictures, Vectors):
             for first in range(0, len(pictures), batch_size):
                 places = [*range(first, min(first + batch_size, len(pictures)))]
@@ -211,6 +216,9 @@ class Embedder:
     ) -> None:
         if not isinstance(model, nn.Module) or not (isinstance(transform, AnyPreprocessing) or callable(transform)):
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
+        if precision not in get_args(EvaluationPrecision):
+            allowed = " or ".join(get_args(EvaluationPrecision))
+            raise ValueError(f"precision is {precision!r}, but must be {allowed}.")
         self.model = model.eval()
         self.transform = transform
         self.distance: Distance = distance
@@ -391,6 +399,7 @@ class Embedder:
         if not self.takes_texts:
             has_tower = getattr(getattr(self.model, "backbone", None), "has_text_tower", False)
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
+        check_reading(batch_size)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
         return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
 

@@ -24,7 +24,7 @@ from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
-from proxemic.retrieval.embedder import Embedder, Picture
+from proxemic.retrieval.embedder import Embedder, Picture, check_reading
 from proxemic.retrieval.embedding import (
     Source,
     embed_rows,
@@ -181,6 +181,7 @@ class Gallery:
             UserError: If the address holds a gallery, the source cannot be read, or the store cannot be reached.
             ValueError: If vectors are not finite or differ in length.
         """
+        check_reading(**_reading(adding))  # before anything is written
         given, nested = [] if source is None else open_sources(source), dim is not None
         vectors = next((rows for rows in given if isinstance(rows.pixels, Vectors)), None)
         embedder = model_or_default(given, embedder, partial(warnings.warn, category=UserNote, stacklevel=3))
@@ -216,9 +217,8 @@ class Gallery:
     def _create_whitened(cls, target: Path, embedder: Embedder, rows: Rows, **adding: Any) -> Self:
         """Learn whitening from a random sample of the pictures; add the sample as it is embedded, then the rest."""
         check_new_folder(target)
-        reading = {name: adding[name] for name in ("batch_size", "workers") if name in adding}
         order = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
-        sample = gather([rows.take(np.sort(order))], embedder, **reading)
+        sample = gather([rows.take(np.sort(order))], embedder, **_reading(adding))
         assert sample.embeddings is not None
         head, path = whitened_head(sample.embeddings), embedder.path
         assert path is not None
@@ -647,6 +647,11 @@ class Gallery:
 def load_for(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
     """Load the model of a gallery in the precision of its vectors."""
     return Embedder.load(model, precision="bf16-mixed" if info.precision == "bf16-mixed" else "32-true")
+
+
+def _reading(adding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those arguments of `Gallery.add` that say how pictures are read."""
+    return {name: adding[name] for name in ("batch_size", "workers") if name in adding}
 
 
 def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:

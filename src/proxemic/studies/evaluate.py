@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from proxemic.errors import UserError
 from proxemic.outputs import check_output, has_columns, is_embeddings, is_evaluation
+from proxemic.ranges import SEEDS, check_range
 from proxemic.studies.targets import check_outputs, check_target, target_path
 from proxemic.tables import Table, format_of
 
@@ -101,14 +102,13 @@ def evaluate(
     twice = [name for name, value in of_one.items() if value and len(paths) > 1]
     no_csv = [str(path) for path in (per_class, per_query) if path is not None and path.suffix.lower() != ".csv"]
     for refused, sentence in (
-        (not 0 < level < 1, f"--level is {level}, but must be between 0 and 1, as 0.95 is."),
-        (not 0 <= seed < 2**63, f"--seed is {seed}, but must be from 0 to {2**63 - 1}."),
-        (resamples < 0, f"--resamples is {resamples}, but must be 0 or more."),
         (twice, f"--{' '.join(twice[:1])} is for one model: leave it out, or evaluate the two one by one."),
         (no_csv, f"{' '.join(no_csv[:1])} is written as CSV: let its name end in .csv."),
     ):
         if refused:
             raise UserError(sentence)
+    check_range("level", level, "(0, 1)")
+    check_range("seed", seed, SEEDS)
     if out is not None:
         format_of(out)
 
@@ -118,10 +118,7 @@ def evaluate(
     from proxemic.studies.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
     from proxemic.studies.evaluation import rerank as evaluate_again
 
-    if resamples > MOST_RESAMPLES:
-        raise UserError(
-            f"--resamples is {resamples:,}, but must be at most {MOST_RESAMPLES:,}: more would change no digit."
-        )
+    check_range("resamples", resamples, f"[0, {MOST_RESAMPLES}]")
     saved = [] if save_embeddings is None else [Path(path) for path in files_of_embeddings(save_embeddings)]
     for path, kind in (
         (out, is_evaluation),

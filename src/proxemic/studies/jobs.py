@@ -15,6 +15,7 @@ from typing import Any
 
 from proxemic.allocator import keep_freed_memory
 from proxemic.errors import Interrupted, OutOfMemory, UserError
+from proxemic.ranges import check_range
 from proxemic.safe_path import safe_path
 from proxemic.studies.recipe_content import same_recipe
 
@@ -90,8 +91,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     """
 
     def __init__(self, count: int = 1) -> None:
-        if count < 1:
-            raise ValueError(f"--workers is {count}, but must be at least 1.")
+        check_range("workers", count, "[1, inf)")
         self.count = count
         spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
         self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)

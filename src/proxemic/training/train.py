@@ -173,7 +173,10 @@ def _read_recipe(
     from proxemic.recipes.reader import ReadRecipe, read_recipe
 
     if resume and (others := overrides.keys() - {"data.root"}):
-        raise UserError(f"train is to resume a run, but also to change {min(others)}: only data.root may be given.")
+        raise UserError(
+            f"resume takes everything but data.root from the run that it continues: leave out {min(others)}, or begin "
+            "a new run with its weights, by training.start_from."
+        )
     if recipe is None and not resume:
         raise UserError("train is given no recipe: give a Recipe, a name or a file, or resume the run in out.")
     if not isinstance(recipe, Recipe | ReadRecipe):

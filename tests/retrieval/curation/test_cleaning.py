@@ -261,7 +261,7 @@ def test_refuses_in_a_sentence(planted: Path, embedder: Embedder, tmp_path: Path
     np.save(tmp_path / "x.npy", np.full((4, 2), np.nan, np.float32))
     with pytest.raises(ValueError, match="row 1: the vector has a number that is not finite"):
         clean(tmp_path / "x.npy")
-    with pytest.raises(ValueError, match="batch_size is 0, but must be 1 or more"):
+    with pytest.raises(ValueError, match="batch_size is 0, but must be at least 1"):
         clean(planted, embedder, batch_size=0)
     with pytest.raises(UserError, match=r"damaged\.png cannot be read as a picture"):
         clean(planted / "class 00" / "damaged.png", embedder)

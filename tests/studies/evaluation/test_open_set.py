@@ -137,4 +137,4 @@ def test_what_cannot_be_divided_is_one_sentence(tmp_path: Path, file: Path, here
     write_embeddings(path, LabelledEmbeddings(torch.eye(4), alone))
     seeds = {here("evaluate", path, "--open-set", "--seed", str(seed)).returncode for seed in range(6)}
     assert seeds == {0, 2}, "a gallery of class a alone, which has one image, leaves no query of it"
-    assert_refused(here("evaluate", file, "--open-set", "--seed", "-1"), ["--seed is -1"])
+    assert_refused(here("evaluate", file, "--open-set", "--seed", "-1"), ["seed is -1"])

@@ -39,7 +39,7 @@ def test_recipes_need_no_file(tmp_path: Path, begun: list[Job]) -> None:
     assert [job.out for job in begun] == [folder / "trials" / "0" / f"fold-{fold}" for fold in (0, 1)] * 2
     with pytest.raises(ValueError, match="their names must differ"):
         reality_check([recipe, recipe], out=tmp_path / "twice")
-    with pytest.raises(UserError, match="--resume takes everything but"):
+    with pytest.raises(UserError, match="resume takes all settings"):
         reality_check([recipe], resume=out)
     other = load(tmp_path / "tiny.yaml", optim={"lr": 0.5})
     with pytest.raises(UserError, match=r"with another recipe than AllPairMultiProxyAnchorLoss/recipes/base\.yaml"):

@@ -12,6 +12,7 @@ from typing import Literal
 from proxemic.data.formats.tables import CORNERS
 from proxemic.data.roots import path_and_box
 from proxemic.files import check_folder, write_atomically
+from proxemic.outputs import check_csv
 from proxemic.retrieval.gallery import Gallery
 from proxemic.retrieval.items import further_columns
 from proxemic.retrieval.stores import Store
@@ -230,6 +231,7 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
     path,label
     hat.jpg,hat
     """
+    check_csv(out, ("path", "label"))
     gallery = gallery if isinstance(gallery, Gallery) else Gallery.open(gallery)
     check_folder(Path(out).parent)
     waiting = {decision.path: decision for decision in list_decisions(gallery) if decision.is_waiting}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from proxemic.ranges import SEEDS, check_fields
 from proxemic.studies.directories import StudyDirectory
 
 
@@ -23,9 +24,8 @@ class RealityCheck:
     spaces: tuple[list[Any], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
-            if (value := getattr(self, name)) < smallest:
-                raise ValueError(f"--{name.replace('_', '-')} is {value}, but must be at least {smallest}.")
+        counts = dict.fromkeys(("trials", "repeats", "embedding_size"), "[1, inf)")
+        check_fields(self, **counts, folds="[2, inf)", seed=SEEDS)
         if not self.recipes:
             raise ValueError("There is no recipe: name at least one that proxemic recipes list prints.")
         if len({folder_of(recipe) for recipe in self.recipes}) < len(self.recipes):

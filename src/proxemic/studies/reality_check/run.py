@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from proxemic.arguments import changed_arguments
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import new_directory, write_csv, write_json, write_text
@@ -91,12 +92,10 @@ def reality_check(
         UserError: If the directory holds other files, a recipe is refused, or a training fails.
         ValueError: If a number is out of range, or a recipe is named twice.
     """
+    given = changed_arguments(reality_check, locals())
     if resume is not None:
-        if recipes or out is not None or overrides:
-            raise UserError(
-                "--resume takes everything but --workers and --against from the check that it continues: leave the "
-                "others out."
-            )
+        if others := given - {"resume", "workers", "against", "report"}:
+            raise UserError(f"resume takes all settings from the check that it continues: leave out {min(others)}.")
         directory = directory_of(Path(resume))
         check = directory.read()
         files = {recipe: recipe_file(directory.path / folder_of(recipe)) for recipe in check.recipes}

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from proxemic.addresses import MASK, without_password
+from proxemic.arguments import changed_arguments
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import new_directory, write_text
 from proxemic.locks import lock_in_turn
+from proxemic.ranges import SEEDS, check_range
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
@@ -107,21 +108,20 @@ def tune(
             `Interrupted` after Ctrl-C.
         ValueError: If a number is out of its range.
     """
+    given = changed_arguments(tune, locals())
     report = report or logging.getLogger("proxemic").info
+    check_range("workers", workers, "[1, inf)")
     if resume is not None:
-        if recipe is not None or out is not None or overrides:
-            raise UserError("--resume takes all settings from the search that it continues: leave the others out.")
+        if others := given - {"resume", "workers", "storage", "report"}:
+            raise UserError(f"resume takes all settings from the search that it continues: leave out {min(others)}.")
         return _make_trials(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
+    check_range("seed", seed, SEEDS)
+    check_range("seeds", seeds, "[1, inf)")
+    check_range("budget", budget, "(0, inf)")
     other = "--trials" if trials is not None else "--sampler grid" if sampler == "grid" else None
     for refused, sentence in (
-        (workers < 1, f"--workers is {workers}, but must be at least 1."),
-        (seeds < 1, f"--seeds is {seeds}, but must be at least 1."),
-        (
-            budget is not None and not 0 < budget < math.inf,
-            f"--budget is {budget}, but must be a number of complete trials above 0.",
-        ),
         (
             budget is not None and other,
             f"--budget and {other} both set the number of trials: leave one of them out.",
