@@ -14,7 +14,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
-from proxemic.data.embeddings import RowLabels
 from proxemic.errors import UserError, UserNote
 from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.metrics.ranking import Divisor, map_at_k_name
@@ -110,7 +109,7 @@ class EvaluationConfig:
 
 def evaluate_embeddings(
     embeddings: Float[Tensor, "rows dim"],
-    rows: ImageSet | RowLabels,
+    images: ImageSet,
     config: EvaluationConfig,
     *,
     or_nan: bool = False,
@@ -121,13 +120,12 @@ def evaluate_embeddings(
     A row is not compared with rows of its own sequence. If no query has a match, raise ``ValueError``, or with
     ``or_nan`` warn and return NaN.
     """
-    if rows.labels is None:
+    if len(images) and not images.class_names:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
-    if len(rows.labels) and rows.labels.min() < 0:
-        row = int(rows.labels.argmin()) + 1
+    if (images.labels < 0).any():
+        row = int(images.labels.argmin()) + 1
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
-    sequences = None if rows.sequences is None else rows.sequences.numbers
-    results = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    results = RetrievalResults(embeddings, images.labels, images.is_query, images.is_gallery, images.sequences)
     settings: dict[str, Any] = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     settings |= {"rerank": rerank}
     roles = results.roles

@@ -86,7 +86,7 @@ def draw_gallery(
         return  # a gallery of one image, which may be the query itself
     order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:_QUERIES]
     queries = asked[order].sort().values
-    sequences = None if images.sequences is None else images.sequences.numbers
+    sequences = images.sequences
     _, found = nearest_neighbours(
         embeddings[queries],
         embeddings[searched],

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.formats.tables import IMAGE_COLUMNS
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
-from proxemic.data.rows import RowLabels, Rows, check_distinct
+from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources.image_folder import read_images
 from proxemic.data.sources.listing import identities
 from proxemic.data.sources.own_source import anything_to_find
@@ -42,7 +41,7 @@ def load_query_gallery(query: Path, gallery: Path, *, strict: bool = False) -> t
     return _as_images(replace(joined, pixels=pixels), query, gallery)
 
 
-def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -> LabelledEmbeddings:
+def join_query_gallery(query: Rows, gallery: Rows) -> Rows:
     """Join the embeddings of queries and of a gallery, as rows of one set.
 
     Classes are matched by name. A row of the gallery with the path of a query is the query itself.
@@ -51,17 +50,16 @@ def join_query_gallery(query: LabelledEmbeddings, gallery: LabelledEmbeddings) -
         ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a path has two
             labels.
 
-    >>> from proxemic.data.rows import number_labels
-    >>> query = LabelledEmbeddings(torch.zeros(1, 2), number_labels(["owl"]))
-    >>> gallery = LabelledEmbeddings(torch.ones(2, 2), number_labels(["jay", "jay"]))
+    >>> query = Rows.of(torch.zeros(1, 2), label=["owl"])
+    >>> gallery = Rows.of(torch.ones(2, 2), label=["jay", "jay"])
     >>> joined = join_query_gallery(query, gallery)
-    >>> joined.rows.labels.tolist(), joined.rows.class_names, joined.rows.is_query.tolist()
-    ([1, 0, 0], ('jay', 'owl'), [True, False, False])
+    >>> joined.labels, joined.texts("is_query")
+    (['owl', 'jay', 'jay'], ['true', 'false', 'false'])
     """
+    assert query.embeddings is not None
+    assert gallery.embeddings is not None
     _check_dims(query.embeddings.shape[1], gallery.embeddings.shape[1])
-    rows, _ = _join_named(query.rows.as_rows(query.embeddings), gallery.rows.as_rows(gallery.embeddings))
-    assert rows.embeddings is not None
-    return LabelledEmbeddings(rows.embeddings, RowLabels.of(rows))
+    return replace(_join_named(query, gallery)[0], precision=query.precision)
 
 
 def load_query_gallery_vectors(query: OwnVectors, gallery: OwnVectors) -> tuple[ImageSet, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from proxemic.data import ImageSet, ImageSource, Splits
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
+from proxemic.data.embeddings import write_embeddings
 from proxemic.data.formats.tables import SplitName
 from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
 from proxemic.data.sources.own_source import NewImages
@@ -57,11 +57,13 @@ def evaluate_models(
             workers=request.batches.workers,
             precision=precision,
         )
-        content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
-            write_embeddings(save_embeddings, content, read_checksum(path), precision)
-        target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
-        target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
+            made_by = read_checksum(path)
+            write_embeddings(
+                save_embeddings, replace(images.embedded(embeddings), made_by=made_by, precision=precision)
+            )
+        target = evaluate_rows(path, split, embeddings, images, request.evaluation, open_set_seed)
+        target = replace(target, precision=precision, stopped=RunDirectory.of_model(path).stopped)
         target = target.with_categories() if by_category else target
         targets.append(target if trained is None else _with_parts(target, trained))
     return targets
@@ -79,15 +81,14 @@ def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: C
 
 def _with_parts(target: TargetMetrics, trained: Sequence[int]) -> TargetMetrics:
     """Add metrics of the unseen and the seen classes, if there are both; each part is searched in itself."""
-    rows, parts = target.rows, []
-    assert rows.labels is not None
-    is_seen = torch.isin(rows.labels, torch.tensor(trained, dtype=torch.int64))
+    images, parts = target.images, []
+    is_seen = torch.isin(images.labels, torch.tensor(trained, dtype=torch.int64))
     for split, chosen in (("unseen", ~is_seen), ("seen", is_seen)):
-        queries = chosen if rows.is_query is None else chosen[rows.is_query]
+        queries = chosen if images.is_query is None else chosen[images.is_query]
         if 0 < len(trained) < target.classes and bool((queries & target.metrics.evaluated).any()):
             kept = chosen.nonzero().squeeze(1)
-            part = LabelledEmbeddings(target.content.embeddings[kept], rows.take(kept))
-            parts.append(evaluate_rows(target.name, split, part, target.config))
+            part = target.embeddings[kept], images.select(kept)
+            parts.append(evaluate_rows(target.name, split, *part, target.config))
     return replace(target, trained_on=len(trained), parts=tuple(parts))
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
+from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.metrics import FEWEST_CLASSES, Distance, OpenSetIdentification, open_set_identification
 from proxemic.metrics.open_set import threshold_name
@@ -55,20 +55,21 @@ class OpenSet:
         return notes
 
 
-def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance, seed: int) -> OpenSet:
+def identify_open_set(
+    name: str, embeddings: Float[Tensor, "rows dim"], rows: ImageSet, distance: Distance, seed: int
+) -> OpenSet:
     """Divide rows by `divide_open_set`, and identify the queries in the gallery."""
-    rows = content.rows
-    if rows.labels is None or len(rows.labels[rows.labels >= 0].unique()) < 2:
+    if rows.num_classes < 2:
         raise UserError(f"--open-set leaves classes out of the gallery, but {name} has less than two: give more.")
     gallery, queries = (kind.nonzero().squeeze(1) for kind in divide_open_set(rows, seed))
     place = torch.full((len(rows.labels),), -1)
     place[gallery] = torch.arange(len(gallery))
-    sequences = None if rows.sequences is None else rows.sequences.numbers
+    sequences = rows.sequences
     try:
         found = open_set_identification(
-            content.embeddings[queries],
+            embeddings[queries],
             rows.labels[queries],
-            content.embeddings[gallery],
+            embeddings[gallery],
             rows.labels[gallery],
             distance=distance,
             exclude=place[queries],
@@ -80,7 +81,7 @@ def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance
     return OpenSet(found, len(gallery), len(rows.labels[gallery].unique()))
 
 
-def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
+def divide_open_set(rows: ImageSet, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
     """Divide rows into a gallery and queries, and return a mask of each.
 
     All rows of half of the classes (rounded down) are queries, which the gallery lacks. Half of the rows of every other
@@ -89,7 +90,6 @@ def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], 
     queries already.
     """
     labels = rows.labels
-    assert labels is not None
     generator = torch.Generator().manual_seed(seed)
     classes = labels[labels >= 0].unique()
     known = classes[torch.randperm(len(classes), generator=generator)][len(classes) // 2 :]

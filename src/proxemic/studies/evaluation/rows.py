@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jaxtyping import Float
+from torch import Tensor
+
 from proxemic.data import ImageSet
-from proxemic.data.embeddings import PRECISION, LabelledEmbeddings, RowLabels, read_embeddings
+from proxemic.data.embeddings import read_embeddings
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table, unused_note
-from proxemic.data.formats.vectors import read_metadata
-from proxemic.data.rows import check_distinct
+from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources import join_query_gallery
 from proxemic.errors import UserError
 from proxemic.files import readable
@@ -26,10 +28,10 @@ class TargetMetrics:
     Args:
         name: The model or file, as the user named it.
         split: The split, or ``seen`` or ``unseen``.
-        content: The evaluated embeddings and rows.
+        embeddings: The evaluated embeddings.
+        images: Their rows, as they were read.
         config: Settings of the evaluation.
         metrics: The metrics.
-        images: The images that were embedded; None for a file.
         trained_on: Number of these classes that the models were trained on; None if unknown.
         parts: Metrics of the unseen and the seen classes.
         categories: Metrics of the queries of each category.
@@ -43,10 +45,10 @@ class TargetMetrics:
 
     name: str
     split: str
-    content: LabelledEmbeddings
+    embeddings: Float[Tensor, "rows dim"]
+    images: ImageSet
     config: EvaluationConfig
     metrics: RetrievalMetrics
-    images: ImageSet | None = None
     trained_on: int | None = None
     parts: tuple["TargetMetrics", ...] = ()
     categories: tuple["TargetMetrics", ...] = ()
@@ -63,11 +65,6 @@ class TargetMetrics:
         return readable(self.name) + ", re-ranked" * self.reranked
 
     @property
-    def rows(self) -> RowLabels:
-        """Labels, roles and names of the evaluated rows."""
-        return self.content.rows
-
-    @property
     def metric(self) -> str:
         """The metric that ranks classes and queries from worst to best."""
         # A metric of the user has no value per class.
@@ -78,7 +75,7 @@ class TargetMetrics:
         """The number of classes of the rows, or of the queries of a category."""
         if self.category is not None:
             return self.query_classes
-        return 0 if self.rows.labels is None else len(self.rows.labels.unique())
+        return self.images.num_classes
 
     @property
     def query_classes(self) -> int:
@@ -87,45 +84,47 @@ class TargetMetrics:
 
     def with_categories(self) -> "TargetMetrics":
         """Add metrics of the queries of each category; they search the whole gallery."""
-        categories, is_query = self.rows.categories, self.rows.is_query
+        categories, is_query = self.images.categories, self.images.is_query
         if categories is None:
             raise UserError(
                 f"--by category needs categories, but the rows of {self.name} have none: give a table with a column "
                 "category, or leave it out."
             )
-        parts = self.metrics.by_group(categories.numbers if is_query is None else categories.numbers[is_query])
-        named = (replace(self, metrics=part, category=categories.names[group]) for group, part in parts.items())
+        parts = self.metrics.by_group(categories if is_query is None else categories[is_query])
+        names = self.images.category_names
+        named = (replace(self, metrics=part, category=names[group]) for group, part in parts.items())
         return replace(self, categories=tuple(named))
 
     def with_prefixes(self, dims: Sequence[int]) -> "TargetMetrics":
         """Add metrics of the first ``dim`` numbers of the embeddings, for each of ``dims``."""
-        size, prefixes = self.content.embeddings.shape[1], list[TargetMetrics]()
+        size, prefixes = self.embeddings.shape[1], list[TargetMetrics]()
         for dim in sorted({*dims}):
             if not 1 <= dim <= size:
                 raise UserError(f"--dims has {dim}, but the embeddings of {self.name} have {size} numbers.")
-            first = LabelledEmbeddings(self.content.embeddings[:, :dim].contiguous(), self.rows)
-            prefixes.append(evaluate_rows(self.name, f"first {dim}", first, self.config))
+            first = self.embeddings[:, :dim].contiguous()
+            prefixes.append(evaluate_rows(self.name, f"first {dim}", first, self.images, self.config))
         return replace(self, prefixes=tuple(prefixes))
 
 
 def evaluate_rows(
     name: Path | str,
     split: str,
-    content: LabelledEmbeddings,
+    embeddings: Float[Tensor, "rows dim"],
+    images: ImageSet,
     config: EvaluationConfig,
     open_set_seed: int | None = None,
 ) -> TargetMetrics:
     """Evaluate embeddings by their labels; with a seed, also the open-set identification."""
-    metrics = evaluate_embeddings(content.embeddings, content.rows, config)
-    target = TargetMetrics(str(name), split, content, config, metrics)
+    metrics = evaluate_embeddings(embeddings, images, config)
+    target = TargetMetrics(str(name), split, embeddings, images, config, metrics)
     if open_set_seed is None:
         return target
-    return replace(target, open_set=identify_open_set(str(name), content, config.distance, open_set_seed))
+    return replace(target, open_set=identify_open_set(str(name), embeddings, images, config.distance, open_set_seed))
 
 
 def rerank(target: TargetMetrics) -> TargetMetrics:
     """Evaluate the rows again with the first neighbours of each query re-ranked."""
-    metrics = evaluate_embeddings(target.content.embeddings, target.content.rows, target.config, rerank=True)
+    metrics = evaluate_embeddings(target.embeddings, target.images, target.config, rerank=True)
     parts = tuple(map(rerank, target.parts))
     again = replace(target, metrics=metrics, reranked=True, open_set=None, parts=parts, categories=())
     return again.with_categories() if target.categories else again
@@ -150,7 +149,7 @@ def evaluate_files(
     config = read_evaluation_config(overrides)
     contents = [read_embeddings(path, labels) for path in paths]
     for path, content in zip(paths, contents, strict=True):
-        check_distinct(content.rows.paths or (), path)
+        check_distinct(content.names, path)
     if gallery is not None:
         contents = [join_query_gallery(contents[0], read_embeddings(gallery, gallery_labels))]
     if len(contents) > 1:
@@ -166,8 +165,9 @@ def evaluate_files(
             report(note)
     targets = []
     for path, content in zip(paths, contents, strict=True):
-        target = evaluate_rows(path, "all", content, config, open_set_seed)
-        target = replace(target, precision=read_metadata(path).get(PRECISION))
+        assert content.embeddings is not None
+        target = evaluate_rows(path, "all", content.embeddings, ImageSet.of(content), config, open_set_seed)
+        target = replace(target, precision=content.precision)
         targets.append(target.with_categories() if by_category else target)
     return targets
 
@@ -175,9 +175,8 @@ def evaluate_files(
 _COMPARED = ("paths", "labels", "is_query or is_gallery", "sequence", "category")
 
 
-def _compared(content: LabelledEmbeddings) -> tuple[object, ...]:
+def _compared(rows: Rows) -> tuple[object, ...]:
     """Return the number of rows and the values of `_COMPARED`, which must be equal for two models; None if unknown."""
-    rows, count = content.rows, len(content.embeddings)
-    roles = [[True] * count if role is None else role.tolist() for role in (rows.is_query, rows.is_gallery)]
-    sequences, categories = (groups and groups.texts() for groups in (rows.sequences, rows.categories))
-    return count, rows.paths, rows.label_texts(), roles, sequences, categories
+    roles = [[True] * len(rows) if role is None else role.tolist() for role in rows.flags()]
+    texts = {name: rows.texts(name) if rows.numbers(name)[1] else None for name in ("label", "sequence", "category")}
+    return len(rows), rows.names if rows.has("path") else None, texts["label"], roles, *[*texts.values()][1:]
