@@ -118,7 +118,7 @@ def test_images_give_their_labels_flags_and_paths() -> None:
     pixels = FilePixels([Path("b/1.png"), Path("a/1.png")])
     flags = torch.tensor([True, False])
     images = ImageSet.from_names(pixels, ["b", "a"], flags, ~flags)
-    assert columns(images.embedded(NUMBERS)) == {
+    assert columns(images.described()) == {
         "path": ["b/1.png", "a/1.png"], "label": ["b", "a"],
         "is_query": ["true", "false"], "is_gallery": ["false", "true"],
     }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.arrays import number_texts
@@ -153,11 +153,11 @@ class ImageSet:
         """Return the same set with other pixels or vectors."""
         return replace(self, rows=replace(self.rows, pixels=pixels))
 
-    def embedded(self, embeddings: Float[Tensor, "images dim"]) -> Rows:
-        """Return the rows with their names and the names of their classes, and embeddings instead of pixels."""
+    def described(self) -> Rows:
+        """Return the rows with their names and the names of their classes as columns, without pixels."""
         columns = {"path": self.names, "label": self.label_texts() if self.class_names else None}
         texts = {name: column for name, column in columns.items() if column is not None}
-        return replace(self.rows.with_texts(**texts), pixels=None, embeddings=embeddings)
+        return replace(self.rows.with_texts(**texts), pixels=None)
 
     def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
         """Keep the images of `classes`; the i-th of these becomes label i and keeps its name."""

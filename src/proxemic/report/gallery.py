@@ -151,7 +151,7 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
         return None
     places = [path for name in names if (path := find_picture(name, roots)) is not None and Path(path).is_file()]
     files = FilePixels(places) if len(places) == len(names) else None
-    rows = replace(judged.images.embedded(judged.embeddings), pixels=files)
+    rows = replace(judged.images.described(), embeddings=judged.embeddings, pixels=files)
     found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
     content = Markup("<p>{}</p>").format(found.counts)
     for section in finding_sections(

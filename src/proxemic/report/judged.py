@@ -26,7 +26,7 @@ from proxemic.pages import environment, picture
 from proxemic.retrieval import Calibration, Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images, pick_device
-from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings, results_of
 from proxemic.runs.starts import BothStarts, SideBySide
 from proxemic.studies.evaluation import choose_images
 from proxemic.studies.finished import FinishedRun
@@ -85,9 +85,7 @@ class Judged:
     @cached_property
     def found(self) -> RetrievalResults:
         """The nearest rows of the gallery to each query, without itself and its sequence."""
-        images = self.images
-        roles = (images.is_query, images.is_gallery, images.sequences)
-        return RetrievalResults(self.embeddings, images.labels, *roles, distance=self.config.distance, k=NEAREST)
+        return results_of(self.embeddings, self.images, self.config.distance, NEAREST)
 
     def label(self, row: int) -> str | None:
         """Return the name of a row's class."""

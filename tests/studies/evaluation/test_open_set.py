@@ -4,24 +4,23 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from command_line import Here, assert_refused
-from proxemic.data import ImageSet
+from proxemic.arrays import number_texts
 from proxemic.data.embeddings import write_embeddings
-from proxemic.data.rows import Rows, truth_texts
-from proxemic.metrics import open_set_identification
+from proxemic.data.rows import Rows
+from proxemic.metrics import RetrievalResults, open_set_identification
 from proxemic.studies.evaluate import evaluate
 from proxemic.studies.evaluation.open_set import divide_open_set
 from vectors import some_vectors
 
 
-def rows(classes: int, each: int, **flags: Tensor) -> ImageSet:
-    names = [f"{label:02d}" for label in range(classes) for _ in range(each)]
-    return ImageSet.of(Rows.of(label=names, **{name: truth_texts(flag) for name, flag in flags.items()}))
+def rows(classes: int, each: int, **flags: Any) -> RetrievalResults:
+    return RetrievalResults(torch.zeros(classes * each, 1), torch.arange(classes).repeat_interleave(each), **flags)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_half_of_the_classes_are_unknown(classes: int, each: int) -> None:
 
 
 def test_flags_say_which_rows_are_which() -> None:
-    is_gallery, is_query = divide_open_set(ImageSet.of(Rows.of(label=["a", "a", None, "b", "b"])), seed=0)
+    is_gallery, is_query = divide_open_set(RetrievalResults(torch.zeros(5, 1), torch.tensor([0, 0, -1, 1, 1])), seed=0)
     assert (is_gallery | is_query).tolist() == [True, True, False, True, True]  # without a label, a row is neither
     is_query = torch.arange(24) % 4 == 0
     content = rows(6, 4, is_query=is_query, is_gallery=~is_query)
@@ -66,7 +65,8 @@ def test_flags_say_which_rows_are_which() -> None:
 def test_the_figures_are_those_of_the_metric(file: Path, here: Here) -> None:
     found = json.loads(here("evaluate", file, "--open-set", "--json", "--resamples", "50").stdout)["open_set"]
     vectors, labels = some_vectors(classes=44, each=6)
-    embeddings, content = torch.from_numpy(vectors), ImageSet.of(Rows.of(label=labels))
+    embeddings = torch.from_numpy(vectors)
+    content = RetrievalResults(embeddings, number_texts(labels)[0])
     gallery, queries = divide_open_set(content, seed=0)
     metric = open_set_identification(
         embeddings[queries], content.labels[queries], embeddings[gallery], content.labels[gallery]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from proxemic.metrics import (
 )
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.runs.evaluate import computed_in
-from proxemic.studies.evaluation.rows import TargetMetrics
+from proxemic.studies.evaluation.evaluated import TargetMetrics
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, counted, format_of, percent, without_nan
 
@@ -151,15 +151,28 @@ class Evaluation:
     prefixes: tuple["Evaluation", ...] = ()
 
     @classmethod
-    def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
-        """Compute intervals or differences by the bootstrap; 0 resamples compute neither."""
-        parts, categories, prefixes = (
-            tuple(
-                cls.of(part, level, resamples)
-                for part in zip(*(getattr(target, name) for target in targets), strict=True)
-            )
-            for name in ("parts", "categories", "prefixes")
-        )
+    def of(
+        cls,
+        targets: Sequence[TargetMetrics],
+        level: float,
+        resamples: int,
+        *,
+        trained: Sequence[int] = (),
+        by_category: bool = False,
+        dims: Sequence[int] = (),
+    ) -> "Evaluation":
+        """Compute intervals or differences by the bootstrap; 0 resamples compute neither.
+
+        Add evaluations of the classes that a model was trained on and of the others, of the queries of each category,
+        and of the first numbers of the embeddings.
+        """
+
+        def pairs(sections: Iterable[Sequence[TargetMetrics]]) -> tuple[Evaluation, ...]:
+            return tuple(cls.of(section, level, resamples) for section in zip(*sections, strict=True))
+
+        parts = pairs(target.parts(trained) for target in targets)
+        categories = pairs(target.by_category() if by_category else () for target in targets)
+        prefixes = pairs(target.prefixes(dims) for target in targets)
         bootstrap, metrics = (level, resamples), [target.metrics for target in targets]
         first, split = metrics[0], targets[0].split
         # Two models have the same queries and matches, and therefore the same chance level.
