@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from proxemic.data import ImageSet, ImageSource, Splits
 from proxemic.data.formats.tables import SplitName
-from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
+from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery
 from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
@@ -95,7 +95,7 @@ def choose_images(
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         if _take_vectors(paths, (query, gallery)):
             asked, searched = OwnVectors(query, labels=labels), OwnVectors(gallery, labels=gallery_labels)
-            images, notes = load_query_gallery_vectors(asked, searched)
+            images, notes = load_query_gallery(asked, searched)
         else:
             images, notes = load_query_gallery(query, gallery, strict=strict)
         return images, "all", notes, request
