@@ -48,8 +48,9 @@ class ImageSet:
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.labels):
             raise ValueError(f"rows has {len(self.rows)} entries but labels has {len(self.labels)}.")
-        known = self.labels[self.labels >= 0]
-        if (self.labels < -1).any() or len(counts := known.bincount()) != self.num_classes or not counts.all():
+        low, high = map(int, self.labels.aminmax()) if len(self.labels) else (-1, -1)
+        known = self.labels if low >= 0 else self.labels[self.labels >= 0]
+        if low < -1 or high != self.num_classes - 1 or not known.bincount().all():
             raise ValueError(
                 f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else but "
                 "-1 for none."
