@@ -169,8 +169,9 @@ def main(
                 file = Path(folder) / "features.parquet"
                 embed_to_file([str(photos)], file)
             read = read_embeddings(file)
-        assert read.rows.labels is not None, f"{photos} has no labels"
-        features, labels = read.embeddings, read.rows.labels
+        assert read.embeddings is not None
+        assert read.has("label"), f"{photos} has no labels"
+        features, labels = read.embeddings, read.numbers("label")[0]
     measure_halves(features, labels, draws)
     measure_coverage(features, labels, classes, covered)
 

@@ -31,7 +31,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from measure import command, print_header, print_row
-from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings
+from proxemic.data.embeddings import read_embeddings
+from proxemic.data.rows import Rows
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval import improve, trained_head, whitened_head
@@ -113,17 +114,16 @@ def curves(features: Tensor, labels: Tensor, counts: Sequence[int], kept: int, s
         print_row(name, *cells)
 
 
-def write_table(path: Path, read: LabelledEmbeddings, count: int, kept: int, seed: int) -> None:
+def write_table(path: Path, read: Rows, count: int, kept: int, seed: int) -> None:
     """Write the table of a split's labelled pictures and pictures of other classes."""
-    rows = read.rows
-    assert rows.labels is not None
-    assert rows.paths is not None, "the features have no paths of pictures"
-    split = Split(rows.labels, count, kept, seed)
+    assert read.has("path"), "the features have no paths of pictures"
+    names, (labels, _) = read.names, read.numbers("label")
+    split = Split(labels, count, kept, seed)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("path", "label", "split"))
         for name, chosen in (("train", split.labelled), ("test", split.new)):
-            writer.writerows((rows.paths[row], int(rows.labels[row]), name) for row in chosen.tolist())
+            writer.writerows((names[row], int(labels[row]), name) for row in chosen.tolist())
 
 
 def corrections(features: Tensor, labels: Tensor, count: int, wrong: float, kept: int, seeds: Sequence[int]) -> None:
@@ -179,8 +179,9 @@ def main(
         labels, seeds = [2, 5], seeds[:1]
     else:
         read = read_embeddings(features)
-        assert read.rows.labels is not None, f"{features} has no labels"
-        rows, classes = read.embeddings, read.rows.labels
+        assert read.embeddings is not None
+        assert read.has("label"), f"{features} has no labels"
+        rows, classes = read.embeddings, read.numbers("label")[0]
         if table is not None:
             write_table(table, read, labels[0], kept, seeds[0])
             return

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from measure import command
+from proxemic.arrays import number_texts
 from proxemic.data import Preprocessing
-from proxemic.data.embeddings import LabelledEmbeddings
 from proxemic.data.formats.tables import IMAGE_COLUMNS, read_table
-from proxemic.data.rows import number_labels
+from proxemic.data.rows import Rows
 from proxemic.metrics.open_set import nearest_other_classes
 from proxemic.models.backbones.timm_models import timm_backbone
 from proxemic.retrieval import Embedder, Gallery, calibrate
@@ -95,10 +95,10 @@ class Photographs:
         rows = np.flatnonzero(np.isin(self.labels, names))
         return self.vectors[torch.from_numpy(rows)], self.labels[rows].tolist()
 
-    def labelled(self, names: np.ndarray) -> LabelledEmbeddings:
+    def labelled(self, names: np.ndarray) -> Rows:
         """Take the same with numbers as labels."""
         vectors, labels = self.of(names)
-        return LabelledEmbeddings(vectors, number_labels(labels))
+        return Rows.of(vectors, label=labels)
 
 
 def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) -> Table:
@@ -115,8 +115,7 @@ def measure_unknown(photographs: Photographs, sizes: Sequence[int], draws: int) 
             gallery = Gallery.create(Path(folder) / "gallery", embedder)
             searched = embedder.embed(known)
             gallery.add_vectors(searched, [str(row) for row in range(len(names))], names)
-            numbers = number_labels(names).labels
-            assert numbers is not None
+            numbers, _ = number_texts(names)
             left_out, _ = nearest_other_classes(searched, numbers, searched, numbers, distance="cosine", k=1)
             nearest = gallery.neighbours(embedder.embed(unknown), 1).distances[:, 0]
             learnt = {"the gallery": calibrate(embedder, gallery=gallery, **options)}

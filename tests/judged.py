@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from proxemic.data import RowGroups
-from proxemic.data.embeddings import RowLabels
+from proxemic.data import ImageSet, Rows
 from proxemic.report import Judged
 from proxemic.training import EvaluationConfig
 
@@ -30,12 +29,12 @@ def judged_rows(
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(classes + 1, 8, generator=generator)
     embeddings = centres[numbers] + spread * torch.randn(len(labels), 8, generator=generator)
-    rows = RowLabels(numbers, tuple(names or (f"class {number}" for number in range(classes))))
-    if paths is not None:
-        rows = replace(rows, paths=tuple(paths))
+    rows = Rows.of(embeddings) if paths is None else Rows.of(embeddings, path=paths)
+    images = ImageSet(rows, numbers, tuple(names or (f"class {number}" for number in range(classes))))
     config = EvaluationConfig(recall_at=(1,), ndcg_at=())
-    return Judged("rows", "all", embeddings, rows, config, lambda row, _: noise(row))
+    return Judged("rows", "all", embeddings, images, config, lambda row, _: noise(row))
 
 
 def with_sequences(judged: Judged, sequences: Sequence[str | None]) -> Judged:
-    return replace(judged, rows=replace(judged.rows, sequences=RowGroups.from_names(sequences)))
+    rows = judged.images.rows.with_texts(sequence=sequences)
+    return replace(judged, images=replace(judged.images, rows=rows))

@@ -965,7 +965,7 @@ def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: 
     names = [{*part.class_names} for part in parts]
     assert "Aston Martin" in set.union(*names)
     assert sum(map(len, names)) == len(set.union(*names)) == 11
-    assert {model for part in parts for model in part.attributes["subclass"].texts()} == {*MODELS}
+    assert {model for part in parts for model in part.rows.texts("subclass")} == {*MODELS}
 
 
 @pytest.mark.parametrize(("name", "reason"), [("nothing.parquet", "nothing"), ("a page.md", "not a parquet file")])

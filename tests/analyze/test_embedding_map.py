@@ -7,7 +7,6 @@ import torch
 
 from command_line import Here, assert_refused, cells, csv_rows
 from proxemic.analysis.geometry import alignment, class_distances, hubness, uniformity
-from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.studies.finished import FinishedRun
 
@@ -131,7 +130,7 @@ def test_refused(run: Path, tmp_path: Path, here: Here) -> None:
     assert_refused(here("analyze", "map", run, "--classes", "0"), ["classes is 0", "at least 1"])
     assert_refused(here("analyze", "map", run, "--seed", "-1"), ["seed is -1"])
     images = FinishedRun(run).test
-    few = ImageSet(images.pixels.select([0, 1, 6]), torch.tensor([0, 0, 1]), images.class_names[:2])
+    few = images.select([0, 1, 6])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinishedRun, "test", few)
         assert_refused(here("analyze", "map", run), ["classes is 20", "draws 3 images", "at least 4"])

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ import torch
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
-from proxemic.data.embeddings import LabelledEmbeddings, read_embeddings, write_embeddings
-from proxemic.data.rows import number_labels
+from proxemic.data import ImageSet
+from proxemic.data.embeddings import read_embeddings, write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.metrics import paired_differences, retrieval_metrics
 
 
@@ -173,7 +173,7 @@ def test_kept_embeddings_give_the_same_metrics(run: Path, ending: str, tmp_path:
     assert again["all"] == first["test"]
     assert again["chance"] == first["chance"]
     assert again["precision"] == first["precision"] == "32-true"
-    assert (read_embeddings(kept, labels).rows.paths or ("",))[0].endswith(".png")
+    assert read_embeddings(kept, labels).names[0].endswith(".png")
 
 
 def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
@@ -188,11 +188,11 @@ def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here
     flags = ["--query", query, "--gallery", gallery]
     found = json.loads(here("evaluate", run, *flags, "--save-embeddings", kept, "--json").stdout)
     assert (found["images"], found["queries"], found["classes"]) == (18, 3, 4)
-    content = read_embeddings(kept)
-    asked = content.rows.is_query
+    content = ImageSet.of(read_embeddings(kept))
+    asked = content.is_query
     assert asked is not None
-    assert content.rows.labels is not None
-    parts = [part[flags] for flags in (asked, ~asked) for part in (content.embeddings, content.rows.labels)]
+    assert content.rows.embeddings is not None
+    parts = [part[flags] for flags in (asked, ~asked) for part in (content.rows.embeddings, content.labels)]
     assert found["all"] == retrieval_metrics(*parts, recall_at=(1, 2), ndcg_at=(2,))
     # The same in two tables with one image in both, which must not find itself.
     rows = [f"{folder}/class 0{label}/{number}.png,{label}" for label in range(2) for number in range(3)]
@@ -202,9 +202,9 @@ def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here
     flags += ["--per-query", tmp_path / "q.csv", "--save-embeddings", kept]
     found = json.loads(here("evaluate", run, *flags, "--evaluation.recall_at", "[1,6]", "--json").stdout)
     assert (found["images"], found["queries"]) == (6, 4)
-    content = read_embeddings(kept)
-    points, labels, asked = content.embeddings, content.rows.labels, content.rows.is_query
-    assert labels is not None
+    content = ImageSet.of(read_embeddings(kept))
+    points, labels, asked = content.rows.embeddings, content.labels, content.is_query
+    assert points is not None
     assert asked is not None
     sets, at = (points[asked], labels[asked], points, labels), {"recall_at": (1, 6), "ndcg_at": (2,)}
     assert found["all"] == retrieval_metrics(*sets, exclude=torch.arange(6)[asked], **at)
@@ -236,11 +236,10 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     (folder / "lone.csv").write_text("label\na\nb\nc")
     points[3], points[5, 1] = np.nan, np.inf
     np.save(folder / "nan.npy", points)
-    rows = number_labels([str(row % 20) for row in range(40)])
-    asked = torch.arange(40) < 20
-    for name, part in (("all", rows), ("asked", replace(rows, is_query=asked, is_gallery=~asked))):
-        content = LabelledEmbeddings(torch.from_numpy(np.load(files / "a.npy")), part)
-        write_embeddings(folder / f"{name}.parquet", content)
+    rows = Rows.of(torch.from_numpy(np.load(files / "a.npy")), label=[str(row % 20) for row in range(40)])
+    asked = rows.with_texts(is_query=["true", "false"] * 20, is_gallery=["false", "true"] * 20)
+    for name, part in (("all", rows), ("asked", asked)):
+        write_embeddings(folder / f"{name}.parquet", part)
     (folder / "beside").mkdir()
     for renamed in (folder / "renamed.safetensors", folder / "beside" / "renamed.safetensors"):
         shutil.copy(run / "model.safetensors", renamed)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from command_line import FIRST_LINE, Here, assert_refused
-from proxemic.data import OwnImages
+from proxemic.data import ImageSet, OwnImages
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserNote
 from proxemic.runs.embed import embed_images
@@ -263,7 +263,7 @@ def test_names_that_are_not_utf8_are_written_escaped(run: Path, folder: Path, tm
     for text in (result.stdout, outs[1].read_text(), outs[2].read_text()):
         assert r"caf\udce9" in text
     assert r"\udcff.png" in outs[2].read_text()
-    assert r"caf\udce9" in (read_embeddings(outs[3]).rows.class_names or ())
+    assert r"caf\udce9" in read_embeddings(outs[3]).labels
 
 
 def test_a_table_of_open_metric_learning(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
@@ -289,20 +289,18 @@ def test_a_table_of_open_metric_learning(run: Path, folder: Path, tmp_path: Path
     ]
     found = json.loads(result.stdout)
     assert (found["classes"], found["images"], found["queries"]) == (8, 48, 24)
-    rows = read_embeddings(saved)
-    assert rows.rows.paths is not None
-    assert rows.rows.paths[1].endswith("1.png (4, 2, 30, 32)")
-    assert rows.rows.sequences is not None
-    numbers = rows.rows.sequences.numbers
-    asks, answers = rows.rows.is_query, rows.rows.is_gallery
+    images = ImageSet.of(read_embeddings(saved))
+    assert images.rows.names[1].endswith("1.png (4, 2, 30, 32)")
+    asks, answers, numbers, embeddings = images.is_query, images.is_gallery, images.sequences, images.rows.embeddings
     assert asks is not None
     assert answers is not None
-    points = torch.nn.functional.normalize(rows.embeddings.double())
+    assert numbers is not None
+    assert embeddings is not None
+    points = torch.nn.functional.normalize(embeddings.double())
     cosines = (points @ points.T).masked_fill((numbers[:, None] == numbers) | ~answers, -torch.inf)[asks]
-    assert rows.rows.labels is not None
-    hits = (rows.rows.labels[cosines.argmax(1)] == rows.rows.labels[asks]).double()
+    hits = (images.labels[cosines.argmax(1)] == images.labels[asks]).double()
     assert found["test"]["recall@1"] == pytest.approx(float(hits.mean()))
-    odd = torch.tensor([rows.rows.class_names[label][-1] in "13579" for label in rows.rows.labels[asks].tolist()])  # type: ignore[index]
+    odd = torch.tensor([images.class_names[label][-1] in "13579" for label in images.labels[asks].tolist()])
     assert found["categories"]["odd"]["test"]["recall@1"] == pytest.approx(float(hits[odd].mean()))
     assert {name: (part["classes"], part["queries"]) for name, part in found["categories"].items()} == {
         "even": (4, 12), "odd": (4, 12),

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.rows import number_labels
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.recipes import find_recipe
 from stopping import killed_and_resumed
@@ -239,9 +239,8 @@ def test_pairs_of_vectors_are_verified_by_definition(tmp_path: Path, here: Here)
     write_table(tmp_path / "other.parquet", vectors[:, 1:], path=names)
     other = here("verify", model_file, *pairs, "--data", tmp_path / "other.parquet")
     assert_refused(other, [f"23 dimensions but the head takes {DIM}"])
-    rows = number_labels(["a"] * len(names))
-    known = LabelledEmbeddings(torch.from_numpy(vectors), replace(rows, paths=tuple(names)))
-    write_embeddings(tmp_path / "theirs.parquet", known, "theirs")
+    known = Rows.of(torch.from_numpy(vectors), path=names, label=["a"] * len(names))
+    write_embeddings(tmp_path / "theirs.parquet", replace(known, made_by="theirs"))
     theirs = here("verify", model_file, *pairs, "--data", tmp_path / "theirs.parquet")
     assert "was trained on vectors of the model mine, but these come from theirs" in theirs.stderr
     assert theirs.returncode == 0

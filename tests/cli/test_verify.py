@@ -24,7 +24,7 @@ from proxemic.models import load_model
 from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.runs.faces import embed_faces
+from proxemic.runs.embed import embed_images
 from proxemic.studies.jobs import Job, run_job
 from verification import by_definition
 
@@ -106,9 +106,9 @@ def test_the_figures_are_those_of_the_definition(
 
     def embed(*arguments: Any, workers: int, **options: Any) -> torch.Tensor:
         asked.append(workers)
-        return embed_faces(*arguments, **options)
+        return embed_images(*arguments, **options)
 
-    monkeypatch.setattr("proxemic.runs.faces.embed_faces", embed)
+    monkeypatch.setattr("proxemic.runs.embed.embed_images", embed)
     result = here("verify", run, "--sets", "lfw,cfp_fp", "--format", "json", *words)
     assert result.returncode == 0, result.stderr
     assert asked == [2 if "--workers" in words else 0] * 2

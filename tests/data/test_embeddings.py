@@ -15,73 +15,66 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from proxemic.data import FilePixels, ImageSet, RowGroups
+from proxemic.data import FilePixels, ImageSet
 from proxemic.data.embeddings import (
-    LabelledEmbeddings,
-    RowLabels,
     open_rows,
     read_embeddings,
     read_labels,
     write_embedding_chunks,
     write_embeddings,
 )
-from proxemic.data.rows import number_labels
+from proxemic.data.rows import Rows
 from proxemic.data.sources.query_gallery import join_query_gallery
 from proxemic.errors import UserError
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training import EvaluationConfig
 
 NUMBERS = torch.tensor([[1.5, -2.0, 0.1], [3.0, 1e-30, 7.0]])
-ROWS = RowLabels(
-    torch.tensor([1, 0]),
-    ("jay", 'o"wl\n§'),
-    ("a/1.png", "b/ü.png"),
-    torch.tensor([True, False]),
-    torch.tensor([False, True]),
+ROWS = Rows.of(
+    NUMBERS,
+    path=["a/1.png", "b/ü.png"],
+    label=['o"wl\n§', "jay"],
+    is_query=["true", "false"],
+    is_gallery=["false", "true"],
 )
 
 
-def as_parts(rows: RowLabels) -> dict[str, Any]:
-    parts = {name: part.tolist() if isinstance(part, torch.Tensor) else part for name, part in vars(rows).items()}
-    groups = {name: each.texts() for name in ("sequences", "categories") if (each := getattr(rows, name)) is not None}
-    return {name: part for name, part in parts.items() if name not in ("sequences", "categories")} | groups
+def columns(rows: Rows) -> dict[str, list[str | None]]:
+    return rows.columns.to_pydict()
 
 
 @pytest.mark.parametrize(
     "rows",
     [
         ROWS,
-        RowLabels(),
-        RowLabels(paths=("x", "y")),
-        RowLabels(
-            ROWS.labels,
-            ROWS.class_names,
-            sequences=RowGroups.from_names(["ü 7", None]),
-            categories=RowGroups.from_names(["b", "a"]),
-        ),
+        Rows.of(NUMBERS),
+        Rows.of(NUMBERS, path=["x", "y"]),
+        Rows.of(NUMBERS, label=["b", "a"], sequence=["ü 7", None], category=["b", "a"]),
     ],
 )
 @pytest.mark.parametrize("name", ["e.parquet", "E.PARQUET"])
-def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: RowLabels) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path, name: str, rows: Rows) -> None:
     path = tmp_path / "new" / name
-    write_embeddings(path, LabelledEmbeddings(NUMBERS, rows))
+    write_embeddings(path, rows)
     found = read_embeddings(path)
+    assert found.embeddings is not None
     assert torch.equal(found.embeddings, NUMBERS)
-    assert as_parts(found.rows) == as_parts(rows)
+    assert columns(found) == columns(rows)
     assert [file.name for file in path.parent.iterdir()] == [name]
 
 
 def test_npy_holds_numbers_with_a_table_and_metadata_beside_it(tmp_path: Path) -> None:
-    path, rows = tmp_path / "e.npy", replace(ROWS, class_names=("jay", 'o"wl, §'))
-    write_embeddings(path, LabelledEmbeddings(NUMBERS.half(), rows), "me", "32-true")
+    path, rows = tmp_path / "e.npy", ROWS.with_texts(label=['o"wl, §', "jay"])
+    write_embeddings(path, replace(rows, embeddings=NUMBERS.half(), made_by="me", precision="32-true"))
     assert np.load(path).dtype == np.float32
     found = read_embeddings(path, tmp_path / "e.paths.csv")
+    assert found.embeddings is not None
     assert torch.equal(found.embeddings, NUMBERS.half().float())
-    assert as_parts(found.rows) == as_parts(rows)
-    assert read_embeddings(path).rows.count is None
+    assert columns(found) == columns(rows)
+    assert not columns(read_embeddings(path))
     assert json.loads((tmp_path / "e.json").read_text()) == {"made_by": "me", "precision": "32-true"}
     assert (open_rows(path).made_by, open_rows(path).precision) == ("me", "32-true")
-    write_embeddings(path, LabelledEmbeddings(NUMBERS))
+    write_embeddings(path, Rows.of(NUMBERS))
     assert open_rows(path).made_by is None
     assert sorted(file.name for file in tmp_path.iterdir()) == ["e.json", "e.npy", "e.paths.csv"]
 
@@ -92,43 +85,42 @@ def test_another_json_file_beside_an_array_is_neither_read_nor_overwritten(tmp_p
     (tmp_path / "e.json").write_bytes(content)
     assert open_rows(tmp_path / "e.npy").made_by is None
     with pytest.raises(ValueError, match=r"e\.json would be overwritten by the metadata of .*e\.npy"):
-        write_embeddings(tmp_path / "e.npy", LabelledEmbeddings(NUMBERS))
+        write_embeddings(tmp_path / "e.npy", Rows.of(NUMBERS))
     assert (tmp_path / "e.json").read_bytes() == content
 
 
 def test_some_rows_may_have_no_label(tmp_path: Path) -> None:
     name = "e.parquet"
-    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, "jay"])))
-    rows = read_embeddings(tmp_path / name).rows
-    assert rows.label_texts() == [None, "jay"]
+    write_embeddings(tmp_path / name, Rows.of(NUMBERS, label=[None, "jay"]))
+    rows = read_embeddings(tmp_path / name)
+    assert rows.labels == [None, "jay"]
     with pytest.raises(ValueError, match="row 1 has no label to evaluate it by"):
-        evaluate_embeddings(NUMBERS, rows, EvaluationConfig())
+        evaluate_embeddings(NUMBERS, ImageSet.of(rows), EvaluationConfig())
     with pytest.raises(ValueError, match="queries have no label in row 1"):
-        join_query_gallery(LabelledEmbeddings(NUMBERS, rows), LabelledEmbeddings(NUMBERS, ROWS))
-    write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS, number_labels([None, None])))
-    assert read_embeddings(tmp_path / name).rows.labels is None
+        join_query_gallery(rows, ROWS)
+    write_embeddings(tmp_path / name, Rows.of(NUMBERS, label=[None, None]))
+    assert not read_embeddings(tmp_path / name).has("label")
 
 
 @pytest.mark.parametrize("name", ["e.parquet", "e.npy"])
 def test_chunks_make_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("proxemic.data.embeddings.GROUP", 3)
     numbers = torch.rand(7, 2)
-    rows = number_labels(["a", None, "b", "a", "b", "c", None])
-    write_embeddings(tmp_path / name, LabelledEmbeddings(numbers, rows), "me")
+    rows = replace(Rows.of(numbers, label=["a", None, "b", "a", "b", "c", None]), made_by="me")
+    write_embeddings(tmp_path / name, rows)
     chunks = (numbers[first : first + 3].numpy() for first in (0, 3, 6))
-    write_embedding_chunks(tmp_path / f"chunks-{name}", chunks, (7, 2), rows, "me")
+    write_embedding_chunks(tmp_path / f"chunks-{name}", chunks, (7, 2), rows)
     assert (tmp_path / f"chunks-{name}").read_bytes() == (tmp_path / name).read_bytes()
-    assert torch.equal(read_embeddings(tmp_path / name).embeddings, numbers)
+    np.testing.assert_array_equal(read_embeddings(tmp_path / name).embeddings, numbers)
 
 
 def test_images_give_their_labels_flags_and_paths() -> None:
     pixels = FilePixels([Path("b/1.png"), Path("a/1.png")])
     flags = torch.tensor([True, False])
     images = ImageSet.from_names(pixels, ["b", "a"], flags, ~flags)
-    rows = LabelledEmbeddings.of_images(NUMBERS, images).rows
-    assert as_parts(rows) == {
-        "labels": [1, 0], "class_names": ("a", "b"), "paths": ("b/1.png", "a/1.png"),
-        "is_query": [True, False], "is_gallery": [False, True],
+    assert columns(images.described()) == {
+        "path": ["b/1.png", "a/1.png"], "label": ["b", "a"],
+        "is_query": ["true", "false"], "is_gallery": ["false", "true"],
     }  # fmt: skip
 
 
@@ -137,6 +129,7 @@ def test_floats_of_any_width_and_order_of_bytes_or_rows_are_read_as_float32(tmp_
     array = np.asfortranarray(np.arange(6).reshape(3, 2).astype(kind))
     np.save(tmp_path / "e.npy", array)
     found = read_embeddings(tmp_path / "e.npy").embeddings
+    assert found is not None
     assert found.dtype == torch.float32
     assert found.tolist() == [[0, 1], [2, 3], [4, 5]]
 
@@ -149,17 +142,15 @@ def test_parquet_made_elsewhere(tmp_path: Path, kind: pa.DataType) -> None:
     table = pa.table({"id": [1, 2, 3], "label": [2, 10, 2], "split": ["odd", "x", "y"], "embedding": values})
     pyarrow.parquet.write_table(table, tmp_path / "e.parquet", row_group_size=2)
     found = read_embeddings(tmp_path / "e.parquet")
-    assert found.embeddings.tolist() == [[1, 0.5], [2, 4], [0, 8]]
-    assert found.rows.class_names == ("10", "2")
-    assert found.rows.labels is not None
-    assert found.rows.labels.tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(found.embeddings, [[1, 0.5], [2, 4], [0, 8]])
+    assert found.labels == ["2", "10", "2"]
 
 
 def test_what_float32_cannot_hold_becomes_infinite(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", [[1e300, 1.0]])
     pyarrow.parquet.write_table(pa.table({"embedding": [[1e300, 1.0]]}), tmp_path / "e.parquet")
     for name in ("e.npy", "e.parquet"):
-        assert read_embeddings(tmp_path / name).embeddings.tolist() == [[float("inf"), 1.0]]
+        np.testing.assert_array_equal(read_embeddings(tmp_path / name).embeddings, [[np.inf, 1.0]])
 
 
 # Labels beside the embeddings.
@@ -173,27 +164,24 @@ def save(folder: Path, table: str, count: int = 3) -> tuple[Path, Path]:
 
 def test_labels_of_a_csv_table_are_in_the_order_of_the_embeddings(tmp_path: Path) -> None:
     table = "\ufeffid,label,is_query,is_gallery\n1,owl,true,0\n2,jay,False,1\n3,owl,1,true\n"
-    rows = read_embeddings(*save(tmp_path, table)).rows
-    assert as_parts(rows) == {
-        "labels": [1, 0, 1], "class_names": ("jay", "owl"), "paths": None,
-        "is_query": [True, False, True], "is_gallery": [False, True, True],
-    }  # fmt: skip
+    rows = read_embeddings(*save(tmp_path, table))
+    assert rows.labels == ["owl", "jay", "owl"]
+    assert [flags.tolist() for flags in rows.flags() if flags is not None] == [[True, False, True], [False, True, True]]
+    assert not rows.has("path")
 
 
 def test_labels_of_a_parquet_table(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table({"label": [2**40, 5, 2**40]}), tmp_path / "l.parquet")
     rows = read_labels(tmp_path / "l.parquet")
-    assert (as_parts(rows)["labels"], rows.class_names) == ([0, 1, 0], ("1099511627776", "5"))
+    assert rows.labels == ["1099511627776", "5", "1099511627776"]
 
 
 def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
-    write_embeddings(tmp_path / "e.parquet", LabelledEmbeddings(NUMBERS, ROWS))
+    write_embeddings(tmp_path / "e.parquet", ROWS)
     labels = tmp_path / "l.csv"
     labels.write_text("path,label,is_query,is_gallery\nb/ü.png,x,1,0\na/1.png,y,0,1\n", encoding="utf-8")
-    rows = read_embeddings(tmp_path / "e.parquet", labels).rows
-    assert as_parts(rows) == {
-        "labels": [1, 0], "class_names": ("x", "y"), "paths": ROWS.paths,
-        "is_query": [False, True], "is_gallery": [True, False],
+    assert columns(read_embeddings(tmp_path / "e.parquet", labels)) == {
+        "path": ["a/1.png", "b/ü.png"], "label": ["y", "x"], "is_query": ["0", "1"], "is_gallery": ["1", "0"],
     }  # fmt: skip
     labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.parquet has"):
@@ -218,7 +206,7 @@ def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
 )
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path, table: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        read_embeddings(*save(tmp_path, table))
+        ImageSet.of(read_embeddings(*save(tmp_path, table)))
 
 
 # What is refused.
@@ -308,7 +296,7 @@ def test_broken_bytes_raise_nothing_but_value_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("e.npy", "e.parquet"):
         path = tmp_path / name
-        write_embeddings(path, LabelledEmbeddings(NUMBERS, ROWS))
+        write_embeddings(path, ROWS)
         sound = path.read_bytes()
         for _ in range(100):
             broken = bytearray(sound)
@@ -328,14 +316,14 @@ def test_missing_files_folders_and_other_endings(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"tables end in \.csv, .*\.parquet"):
             read_labels(tmp_path / name)
     with pytest.raises(ValueError, match="no format of embeddings"):
-        write_embeddings(tmp_path / "e.txt", LabelledEmbeddings(NUMBERS))
+        write_embeddings(tmp_path / "e.txt", Rows.of(NUMBERS))
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("e.npy", "e.parquet"):
         with pytest.raises(UserError, match="could not be written"):
-            write_embeddings(tmp_path / "file" / name, LabelledEmbeddings(NUMBERS))
+            write_embeddings(tmp_path / "file" / name, Rows.of(NUMBERS))
 
 
 @pytest.mark.parametrize("name", ["e.npy", "e.parquet"])
@@ -344,32 +332,22 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # as of a disk with so little left
     try:
         with pytest.raises(UserError, match=rf"{name} could not be written: .*free some space"):
-            write_embeddings(tmp_path / name, LabelledEmbeddings(NUMBERS))
+            write_embeddings(tmp_path / name, Rows.of(NUMBERS))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("parts", "words"),
-    [
-        ({"labels": torch.tensor([0])}, "labels and class_names"),
-        ({"labels": torch.tensor([0, 2]), "class_names": ("a", "b")}, "go from 0 to 2, but there are 2 names"),
-        ({"is_query": torch.tensor([True])}, "is_query and is_gallery"),
-        ({"labels": torch.tensor([0]), "class_names": ("a",), "paths": ("a", "b")}, r"\[1, 2\] entries"),
-    ],
-)
-def test_parts_that_do_not_fit(parts: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        RowLabels(**parts)
-    with pytest.raises(ValueError, match="rows has 2 rows, but embeddings has 3"):
-        LabelledEmbeddings(torch.ones(3, 2), ROWS)
-    with pytest.raises(ValueError, match=r"embeddings has shape \[0, 2\]"):
-        LabelledEmbeddings(torch.ones(0, 2))
+def test_embeddings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"parts of rows have \[1, 2\] entries"):
+        Rows.of(NUMBERS, label=["a"])
+    for rows in (Rows.of(label=["a"]), Rows.of(torch.ones(0, 2))):
+        with pytest.raises(ValueError, match="rows have no embeddings to write"):
+            write_embeddings(tmp_path / "e.parquet", rows)
 
 
 def test_a_label_file_goes_before_the_labels_of_the_embedding_file(tmp_path: Path) -> None:
-    write_embeddings(tmp_path / "e.parquet", LabelledEmbeddings(NUMBERS, ROWS))
+    write_embeddings(tmp_path / "e.parquet", ROWS)
     (tmp_path / "l.csv").write_text("label\nx\ny\n")
-    rows = read_embeddings(tmp_path / "e.parquet", tmp_path / "l.csv").rows
-    assert as_parts(rows) == as_parts(ROWS) | {"labels": [0, 1], "class_names": ("x", "y")}
+    rows = read_embeddings(tmp_path / "e.parquet", tmp_path / "l.csv")
+    assert columns(rows) == columns(ROWS.with_texts(label=["x", "y"]))

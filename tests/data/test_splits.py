@@ -19,6 +19,7 @@ from proxemic.data import (
     Omniglot,
     OwnImages,
     OwnVectors,
+    Rows,
 )
 from proxemic.data.splits import flip_labels, hold_out, split_classes
 from proxemic.recipes import load
@@ -90,7 +91,7 @@ def test_images_of_each_class_are_held_out(counts: list[int], fraction: float, s
 def images(classes: int, each: int) -> ImageSet:
     labels = torch.arange(classes).repeat_interleave(each)
     names = tuple(f"{name:03}" for name in range(classes))
-    return ImageSet(ArrayPixels(np.zeros((classes * each, 2, 2), np.uint8)), labels, names)
+    return ImageSet(Rows.of(ArrayPixels(np.zeros((classes * each, 2, 2), np.uint8))), labels, names)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.4])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from proxemic.data import EmbeddingDataset, ImageSet
+from proxemic.data import EmbeddingDataset, ImageSet, Rows
 from proxemic.data.vectors import (
     FloatType,
     UnreadableVectorsError,
@@ -59,7 +59,7 @@ def test_a_number_that_is_not_finite_is_named_by_its_row(tmp_path: Path, workers
     array[17, 3], array[20, 0] = np.nan, 1e300
     array.tofile(tmp_path / "rows.bin")
     vectors = Vectors(VectorFile(tmp_path / "rows.bin", 0, (ROWS, DIM), "<f8"))
-    images = ImageSet(vectors, torch.arange(ROWS) % 2, ("a", "b"))
+    images = ImageSet(Rows.of(vectors), torch.arange(ROWS) % 2, ("a", "b"))
     loader = DataLoader(EmbeddingDataset(images, no_transform), batch_size=10, num_workers=workers)
     batches = iter(loader)
     next(batches)
@@ -94,7 +94,7 @@ def test_a_data_set_fetches_a_whole_batch_at_once() -> None:
             Counting.calls += 1
             return super().read(places)
 
-    images = ImageSet(Vectors(Counting(torch.eye(6))), torch.tensor([0, 1, 2, 0, 1, 2]), ("a", "b", "c"))
+    images = ImageSet(Rows.of(Vectors(Counting(torch.eye(6)))), torch.tensor([0, 1, 2, 0, 1, 2]), ("a", "b", "c"))
     kept = images.select_classes([2, 0])
     (batch, labels) = next(iter(DataLoader(EmbeddingDataset(kept, no_transform), batch_size=4)))
     assert Counting.calls == 1

@@ -88,10 +88,10 @@ def test_chosen_ones_are_shown_in_their_order(judged: Judged) -> None:
 
 
 def test_a_row_that_is_no_query_is_refused(judged: Judged) -> None:
-    is_query = torch.arange(61) != 3
-    rows = replace(judged.rows, is_query=is_query, is_gallery=~is_query | True)
+    is_query = [str(row != 3) for row in range(61)]
+    rows = judged.images.rows.with_texts(is_query=is_query, is_gallery=["true"] * 61)
     with pytest.raises(ValueError, match="row 4 is in the gallery, but is not a query"):
-        chosen_queries(replace(judged, rows=rows), [3])
+        chosen_queries(replace(judged, images=replace(judged.images, rows=rows)), [3])
 
 
 def test_a_sequence_is_left_out() -> None:
@@ -133,7 +133,7 @@ def test_the_command_draws_the_worst(here: Here, run: Path, tmp_path: Path, brow
 
 
 def test_chosen_ones_are_found_by_the_end_of_their_path(evaluation: Evaluation, tmp_path: Path) -> None:
-    paths = evaluation.targets[0].rows.paths
+    paths = evaluation.targets[0].images.names
     assert paths is not None
     ending = "/".join(Path(paths[3]).parts[-2:])
     html = draw_queries(evaluation, tmp_path / "a.html", chosen=[paths[5], ending]).read_text()

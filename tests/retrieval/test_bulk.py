@@ -17,7 +17,7 @@ from PIL import Image
 import warm
 from command_line import TERMINAL, Here, assert_refused
 from images import write_folder
-from proxemic.data import Preprocessing
+from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
@@ -108,10 +108,7 @@ def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp
             rows = [(row["path"], row["label"] or None) for row in csv.DictReader(file)]
     else:
         assert written.others == ()
-        texts = content.rows.label_texts()
-        assert content.rows.paths is not None
-        assert texts is not None
-        rows = [*zip(content.rows.paths, texts, strict=True)]
+        rows = [*zip(content.names, content.labels, strict=True)]
     assert rows == [(path, None if "alone" in path else Path(path).parent.name) for path in paths]
     expected = _by_hand(photos / "model", paths)
     torch.testing.assert_close(content.embeddings, expected, atol=1e-5, rtol=1e-4)
@@ -240,8 +237,8 @@ def test_pictures_that_cannot_be_read_are_listed(
     assert written is not None
     content, readable = read_embeddings(out), [f"class 00/{number}.png" for number in (1, 2, 3)]
     readable += [f"class 02/{number}.png" for number in range(4)]
-    assert content.rows.paths == tuple(f"{folder}/{name}" for name in readable)
-    torch.testing.assert_close(content.embeddings, _by_hand(photos / "model", [*(content.rows.paths or ())]))
+    assert content.names == [f"{folder}/{name}" for name in readable]
+    torch.testing.assert_close(content.embeddings, _by_hand(photos / "model", content.names))
     names = [str(folder / "class 00" / "0.png"), *(str(folder / "class 01" / f"{number}.png") for number in range(4))]
     assert [*written.unreadable] == names
     assert "5 of 12 pictures cannot be read, listed in" in said[1]
@@ -271,13 +268,13 @@ def test_a_head_alone_embeds_a_file_of_vectors(photos: Path, tmp_path: Path, her
     written = embed_to_file(source, tmp_path / "out.parquet", tmp_path / "head")
     assert written is not None
     content = read_embeddings(written.path)
-    assert content.rows.paths == tuple(paths)
-    assert content.rows.label_texts() == [None, *labels[1:]]
+    assert content.names == paths
+    assert content.labels == [None, *labels[1:]]
     with torch.no_grad():
         torch.testing.assert_close(content.embeddings, head(torch.from_numpy(vectors)))
     np.save(tmp_path / "in.npy", vectors)
     assert embed_to_file(tmp_path / "in.npy", tmp_path / "out.npy", tmp_path / "head") is not None
-    assert torch.equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
+    assert np.array_equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
     assert_refused(
         here("embed", photos / "photos", "--model", tmp_path / "head", "--out", tmp_path / "v.npy"),
         ["takes vectors", "photos"],
@@ -295,15 +292,16 @@ def test_a_table_gives_roles_sequences_and_categories(photos: Path, tmp_path: Pa
         f"{folder}/0.png,1,0,a,,0,0,8,8\n{folder}/1.png,0,1,,b,,,,\n"
     )
     embed_to_file(table, tmp_path / "v.parquet", photos / "model")
-    rows = read_embeddings(tmp_path / "v.parquet").rows
-    assert rows.paths == (f"{folder}/0.png (0, 0, 8, 8)", f"{folder}/1.png")
-    assert rows.labels is None
+    rows = ImageSet.of(read_embeddings(tmp_path / "v.parquet"))
+    assert rows.names == (f"{folder}/0.png (0, 0, 8, 8)", f"{folder}/1.png")
+    assert not rows.class_names
     assert rows.is_query is not None
     assert rows.is_query.tolist() == [True, False]
     assert rows.sequences is not None
-    assert rows.sequences.texts() == ("a", None)
+    assert rows.sequences.tolist() == [0, -1]
     assert rows.categories is not None
-    assert rows.categories.texts() == (None, "b")
+    assert rows.category_names == ("b",)
+    assert rows.categories.tolist() == [-1, 0]
 
 
 def test_what_cannot_be_done_is_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:
@@ -365,10 +363,8 @@ def test_pictures_and_vectors_may_be_behind_addresses(
     assert not list(tmp_path.rglob("cache/embedding/*/*"))
     (tmp_path / "v.parquet").write_bytes(memory.cat_file("/bucket/out/v.parquet"))
     found = read_embeddings(tmp_path / "v.parquet")
-    assert found.rows.label_texts() == expected.rows.label_texts()
-    assert found.rows.paths == tuple(
-        name.replace(str(photos), "memory:///bucket") for name in expected.rows.paths or ()
-    )
+    assert found.labels == expected.labels
+    assert found.names == [name.replace(str(photos), "memory:///bucket") for name in expected.names]
     torch.testing.assert_close(found.embeddings, expected.embeddings)
     embed_to_file(f"file://{photos}/photos", f"file://{tmp_path}/w.parquet", photos / "model", batch_size=4, workers=0)
     assert (tmp_path / "w.parquet").read_bytes() == whole.read_bytes()

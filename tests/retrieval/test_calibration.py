@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ from torch import nn
 
 from command_line import Here, assert_refused
 from images import write_folder
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.rows import Rows, number_labels
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.metrics.open_set import nearest_other_classes
 from proxemic.models import read_checksum
@@ -42,9 +43,9 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(scope="module")
-def rows() -> LabelledEmbeddings:
+def rows() -> Rows:
     vectors, labels = some_vectors(classes=25, each=8)
-    return LabelledEmbeddings(torch.from_numpy(vectors), number_labels(labels))
+    return Rows.of(torch.from_numpy(vectors), label=labels)
 
 
 @pytest.fixture
@@ -53,9 +54,9 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "run"))
 
 
-def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
-    assert rows.rows.labels is not None
-    vectors, labels = rows.embeddings.double().numpy(), rows.rows.labels.tolist()
+def test_thresholds_are_those_of_plain_python(rows: Rows) -> None:
+    assert rows.embeddings is not None
+    vectors, labels = rows.embeddings.double().numpy(), rows.labels
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     distances = 1 - unit @ unit.T
     strange = [
@@ -77,10 +78,10 @@ def test_thresholds_are_those_of_plain_python(rows: LabelledEmbeddings) -> None:
         assert (found.distance, found.model) == ("cosine", "m" * 64)
 
 
-def test_the_range_is_that_of_halves_of_the_classes_in_plain_python(rows: LabelledEmbeddings) -> None:
+def test_the_range_is_that_of_halves_of_the_classes_in_plain_python(rows: Rows) -> None:
     """The halves are drawn otherwise than in the library: 2,000 of them have nearly the same quantiles."""
-    assert rows.rows.labels is not None
-    vectors, labels = rows.embeddings.double().numpy(), rows.rows.labels.numpy()
+    assert rows.embeddings is not None
+    vectors, labels = rows.embeddings.double().numpy(), rows.numbers("label")[0].numpy()
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     distances = np.where(labels[:, None] == labels, np.inf, 1 - unit @ unit.T)
     rng, shares = np.random.default_rng(7), []
@@ -98,7 +99,7 @@ def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() ->
     rng = np.random.default_rng(0)
     points = rng.standard_normal((120, 8))
     points[60:70] = points[:10]  # of other classes: a false accept at a distance of 0, of 20 in 120
-    vectors = LabelledEmbeddings(torch.from_numpy(points), number_labels([str(row // 4) for row in range(120)]))
+    vectors = Rows.of(torch.from_numpy(points), label=[str(row // 4) for row in range(120)])
     usual, strict = (calibrate(embedder(8), vectors, rate=rate) for rate in (0.5, 0.1))
     assert usual.threshold > 0
     assert strict.threshold < 0
@@ -107,7 +108,7 @@ def test_pictures_of_different_classes_that_are_the_same_leave_no_threshold() ->
     assert "none" in strict.text()
 
 
-def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) -> None:
+def test_what_is_kept_is_read_again(rows: Rows, tmp_path: Path) -> None:
     found = calibrate(embedder(), rows)
     path = found.write(tmp_path / "model.safetensors")
     assert path == tmp_path / "calibration.json"
@@ -118,7 +119,7 @@ def test_what_is_kept_is_read_again(rows: LabelledEmbeddings, tmp_path: Path) ->
         Calibration.read(tmp_path / "other" / "model.safetensors")
 
 
-def test_a_rate_must_be_that_of_the_threshold_unless_it_cannot_be_measured(rows: LabelledEmbeddings) -> None:
+def test_a_rate_must_be_that_of_the_threshold_unless_it_cannot_be_measured(rows: Rows) -> None:
     usual = calibrate(embedder(), rows, rate=0.1)
     assert usual.check_rate(None) is usual.check_rate(0.1) is None
     for rate in (0.5, 0.01):
@@ -131,29 +132,29 @@ def test_a_rate_must_be_that_of_the_threshold_unless_it_cannot_be_measured(rows:
             calibrate(embedder(), rows, rate=rate)
 
 
-def test_pictures_too_few_for_a_rate_measure_the_smallest_that_they_can(rows: LabelledEmbeddings) -> None:
-    few, said = LabelledEmbeddings(rows.embeddings[:60:3], number_labels(["a", "b"] * 10)), list[str]()
+def test_pictures_too_few_for_a_rate_measure_the_smallest_that_they_can(rows: Rows) -> None:
+    few, said = rows.take(range(0, 60, 3)).with_texts(label=["a", "b"] * 10), list[str]()
     found = calibrate(embedder(), few, rate=0.01, report=said.append)
     assert found.rate == 1 / 20
     assert any("20 pictures measure no false accept rate below 0.05" in item for item in said)
     assert "takes 100 pictures to measure, not 20" in str(found.check_rate(0.01))
 
 
-def test_few_classes_few_pictures_and_a_larger_gallery_are_a_reason_for_caution(rows: LabelledEmbeddings) -> None:
+def test_few_classes_few_pictures_and_a_larger_gallery_are_a_reason_for_caution(rows: Rows) -> None:
     found = calibrate(embedder(), rows, rate=0.1)
     assert found.caution() is found.caution(400) is None
     assert "among 200 pictures, while this gallery has 401: more unknown" in str(found.caution(401))
     strict = calibrate(embedder(), rows, rate=0.01)
     assert "20 classes and 1,000 pictures" in str(strict.caution()), "two false accepts say little"
     assert "20 classes and 1,000 pictures" in strict.text()
-    few = LabelledEmbeddings(rows.embeddings[:152], number_labels([f"{row % 19}" for row in range(152)]))
+    few = rows.take(range(152)).with_texts(label=[f"{row % 19}" for row in range(152)])
     small = calibrate(embedder(), few, rate=0.1)
     assert math.isnan(small.low)
     assert "learnt from 19 classes, and with fewer than 20 no range" in str(small.caution())
 
 
-def test_pictures_that_are_alone_in_their_classes_are_calibrated(rows: LabelledEmbeddings) -> None:
-    found = calibrate(embedder(), LabelledEmbeddings(rows.embeddings[:25], number_labels([str(i) for i in range(25)])))
+def test_pictures_that_are_alone_in_their_classes_are_calibrated(rows: Rows) -> None:
+    found = calibrate(embedder(), rows.take(range(25)).with_texts(label=[str(i) for i in range(25)]))
     assert (found.classes, found.images, found.rate) == (25, 25, 1 / 25)
     assert math.isnan(found.true_accepts)
 
@@ -173,9 +174,9 @@ def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: 
     held_out = (place == 0) & np.array([int(name) < 28 for name in names])  # of 7 families
     known, unknown = place % 2 == 1, place == 2
 
-    def of(rows: np.ndarray) -> LabelledEmbeddings:
-        labels = number_labels([name for name, taken in zip(names, rows, strict=True) if taken])
-        return LabelledEmbeddings(torch.from_numpy(vectors[rows]).float(), labels)
+    def of(rows: np.ndarray) -> Rows:
+        labels = [name for name, taken in zip(names, rows, strict=True) if taken]
+        return Rows.of(torch.from_numpy(vectors[rows]).float(), label=labels)
 
     gallery = Gallery.create(tmp_path / "shop", model)
     labels = [name for name, taken in zip(names, known, strict=True) if taken]
@@ -223,7 +224,7 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
     assert sum(item <= found.threshold for item in alone) == max(count for count in possible if count <= 8)
     unknown = vectors[:6] + rng.normal(size=(6, 24)) * 2
     file = tmp_path / "unknown.parquet"
-    write_embeddings(file, LabelledEmbeddings(torch.from_numpy(unknown).float(), number_labels(["class 3", "new"] * 3)))
+    write_embeddings(file, Rows.of(torch.from_numpy(unknown).float(), label=["class 3", "new"] * 3))
     own = calibrate(gallery.embedder, file, gallery=gallery, rate=0.5)
     distances = [nearest(item, ["class 3", "new"][row % 2]) for row, item in enumerate(unknown)]
     assert sum(distance <= own.threshold for distance in distances) == 3
@@ -245,7 +246,7 @@ def test_a_gallery_is_searched_as_in_plain_python(tmp_path: Path) -> None:
         lambda content: {name: value for name, value in content.items() if name != "model"},
     ],
 )
-def test_a_damaged_file_is_one_sentence(damage, rows: LabelledEmbeddings, tmp_path: Path) -> None:
+def test_a_damaged_file_is_one_sentence(damage, rows: Rows, tmp_path: Path) -> None:
     path = calibrate(embedder(), rows).write(tmp_path)
     path.write_text(json.dumps(damage(json.loads(path.read_text()))))
     with pytest.raises(UserError, match=r"is not a calibration that this version can read"):
@@ -338,16 +339,15 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     assert "20 classes and 34 pictures" in page
 
 
-def test_vectors_that_the_model_made_are_taken(
-    rows: LabelledEmbeddings, copy: Path, tmp_path: Path, here: Here
-) -> None:
+def test_vectors_that_the_model_made_are_taken(rows: Rows, copy: Path, tmp_path: Path, here: Here) -> None:
     file = tmp_path / "vectors.parquet"
-    content = LabelledEmbeddings(rows.embeddings[:, :16], rows.rows)
-    write_embeddings(file, content, read_checksum(copy))
+    assert rows.embeddings is not None
+    content = replace(rows, embeddings=rows.embeddings[:, :16])
+    write_embeddings(file, replace(content, made_by=read_checksum(copy)))
     result = here("calibrate", copy, "--data.root", file, "--format", "json")
     found = json.loads(result.stdout)
     assert (found["images"], found["data"]) == (200 - 9 * 8, str(file)), "9 are of other splits"
-    write_embeddings(file, content, "another")
+    write_embeddings(file, replace(content, made_by="another"))
     assert_refused(here("calibrate", copy, "--data.root", file), ["were made by another model (checksum another)"])
     write_embeddings(file, rows)
     assert_refused(here("calibrate", copy, "--data.root", file), ["has 24 numbers", "have 16"])

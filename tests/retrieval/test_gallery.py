@@ -1,6 +1,7 @@
 """Galleries from Python: refusals, metadata of rows, and hits by definition."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from PIL import Image
 from torch import nn
 
 from images import forbid
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
+from proxemic.data import Rows
+from proxemic.data.embeddings import write_embeddings
 from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
@@ -257,16 +259,15 @@ def test_rows_and_names_must_fit(tmp_path: Path) -> None:
         made.add_vectors(np.eye(2), ["a", ""])
     with pytest.raises(ValueError, match="label has 1 entries, but there are 2"):
         made.add_vectors(np.eye(2), ["a", "b"], ["one"])
-    with pytest.raises(ValueError, match="rows has no paths"):
-        made.add(LabelledEmbeddings(torch.eye(2)))
+    with pytest.raises(ValueError, match="rows have no paths"):
+        made.add(Rows.of(torch.eye(2)))
 
 
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
 def test_files_of_vectors_need_no_model(tmp_path: Path, ending: str) -> None:
     vectors, labels = some_vectors(classes=4, each=3, dim=5)
     file = tmp_path / f"birds.{ending}"
-    named = RowLabels(torch.arange(12) % 4, tuple(sorted(set(labels))), tuple(f"{n}.jpg" for n in range(12)))
-    write_embeddings(file, LabelledEmbeddings(torch.tensor(vectors), named))
+    write_embeddings(file, Rows.of(torch.tensor(vectors), path=[f"{n}.jpg" for n in range(12)], label=labels))
     made = Gallery.create(tmp_path / "birds", source=file, distance="euclidean")
     hit = made.search_vectors(vectors[7:8], k=1)[0][0]
     expected = (f"{file}, row 7", None) if ending == "npy" else ("7.jpg", labels[7])
@@ -301,12 +302,12 @@ def test_all_columns_of_parquet_are_kept(tmp_path: Path) -> None:
 
 
 def test_vectors_of_another_model_are_refused(shelf: Path, shop: Path, tmp_path: Path) -> None:
-    vectors = LabelledEmbeddings(torch.rand(3, DIM))
-    write_embeddings(tmp_path / "a.parquet", vectors, made_by="0123456789abcdef")
+    vectors = Rows.of(torch.rand(3, DIM))
+    write_embeddings(tmp_path / "a.parquet", replace(vectors, made_by="0123456789abcdef"))
     own = Gallery.open(shop)
     with pytest.raises(UserError, match=r"another model \(checksum 0123456789ab\)"):
         own.add(tmp_path / "a.parquet")
-    write_embeddings(tmp_path / "b.parquet", vectors, made_by=own.store.info.embedder)
+    write_embeddings(tmp_path / "b.parquet", replace(vectors, made_by=own.store.info.embedder))
     assert own.add(tmp_path / "b.parquet").rows == 3
     # A gallery of vectors knows who has made them, where the file says so.
     made = Gallery.create(tmp_path / "c", source=tmp_path / "a.parquet")
@@ -321,7 +322,8 @@ def test_a_gallery_says_in_which_precision_its_vectors_were_computed(shelf: Path
     with pytest.raises(UserError, match=r"computes in bf16-mixed, but the vectors of .* were computed in 32-true"):
         Gallery.open(shop, half)
     one = _one_picture(tmp_path)
-    write_embeddings(tmp_path / "half.parquet", LabelledEmbeddings(half.embed([one])), half.checksum, half.precision)
+    rows = replace(Rows.of(half.embed([one])), made_by=half.checksum, precision=half.precision)
+    write_embeddings(tmp_path / "half.parquet", rows)
     with pytest.raises(UserError, match=r"computed in bf16-mixed, but those of .* in 32-true: .* --precision 32-true"):
         Gallery.open(shop).add(tmp_path / "half.parquet")
     for name, made in (("a", Gallery.create(tmp_path / "a", half)), ("b", None)):
@@ -348,7 +350,8 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
     np.testing.assert_allclose(stored, expected, atol=1e-6)
     with pytest.raises(UserError, match="takes vectors, not pictures"):
         made.add(_one_picture(tmp_path))
-    write_embeddings(tmp_path / "made.parquet", LabelledEmbeddings(torch.rand(2, 3)), made_by=made.store.info.embedder)
+    own = replace(Rows.of(torch.rand(2, 3)), made_by=made.store.info.embedder)
+    write_embeddings(tmp_path / "made.parquet", own)
     assert made.add(tmp_path / "made.parquet").rows == 2
     before = len(made.store)
     given = nn.functional.normalize(torch.rand(2, 3))

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.rows import number_labels
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Calibration, Embedder, Gallery, calibrate, recognize
 
@@ -88,7 +88,7 @@ def calibrated(tmp_path: Path) -> tuple[Embedder, torch.Tensor, list[str]]:
     vectors = rng.normal(size=(80, 24))[labels] + 0.7 * rng.normal(size=(80 * 12, 24))
     rows, names = torch.from_numpy(vectors).float(), np.array([f"class {label:02d}" for label in labels])
     held_out = torch.from_numpy(labels < 40)
-    content = LabelledEmbeddings(rows[held_out], number_labels(names[held_out.numpy()].tolist()))
+    content = Rows.of(rows[held_out], label=names[held_out.numpy()].tolist())
     calibrate(embedder, content, rate=0.1)
     return embedder, rows[~held_out], names[~held_out.numpy()].tolist()
 
@@ -144,7 +144,7 @@ def test_labelled_queries_are_counted(shop: Gallery, tmp_path: Path) -> None:
     file = tmp_path / "queries.parquet"
     labels = ["shoe", "hat", "hat", "shoe", "glove", "glove", None]
     vectors = torch.from_numpy(at(0, 40, 1, 180, 0, 180, 0))
-    write_embeddings(file, LabelledEmbeddings(vectors, number_labels(labels)))
+    write_embeddings(file, Rows.of(vectors, label=labels))
     found = recognize(shop, file, threshold=1 - math.cos(math.radians(12.5)))
     assert found.counts() == {
         "known": {"right": 2, "wrong": 1, "unknown": 1},

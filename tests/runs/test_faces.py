@@ -7,7 +7,8 @@ from torch.nn.functional import normalize
 
 from proxemic.data import ArrayPixels, ImageSet, Preprocessing
 from proxemic.models import ModelConfig, build_model
-from proxemic.runs.faces import FlipSum, embed_faces
+from proxemic.runs.embed import embed_images
+from proxemic.runs.faces import FlipSum
 
 PREPROCESSING = Preprocessing(size=16, resize=None, channels=1, mean=(0.5,), std=(0.5,))
 IMAGES = ImageSet.from_names(
@@ -26,7 +27,7 @@ def test_the_sum_is_of_what_comes_before_the_scaling(scaled: bool, flip: bool) -
     inputs = torch.stack([PREPROCESSING.evaluation()(IMAGES.pictures[place]) for place in range(5)])
     with torch.no_grad():
         expected = plain(inputs) + plain(torch.from_numpy(inputs.numpy()[..., ::-1].copy())) if flip else plain(inputs)
-    found = embed_faces(model, IMAGES, PREPROCESSING, flip=flip, batch_size=2)
+    found = embed_images(FlipSum(model) if flip else model, IMAGES, PREPROCESSING, batch_size=2)
     torch.testing.assert_close(found, normalize(expected, dim=1) if scaled else expected)
     assert model.training, "its mode is put back"
     assert model.backbone.training
@@ -43,4 +44,4 @@ def test_weights_are_shared() -> None:
 def test_another_number_of_channels_is_refused() -> None:
     model = build_model(ModelConfig(in_channels=3, embedding_size=8, width=4))
     with pytest.raises(ValueError, match="images have 1 channels but the model takes 3"):
-        embed_faces(model, IMAGES, PREPROCESSING)
+        embed_images(FlipSum(model), IMAGES, PREPROCESSING)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data import ArrayPixels, ImageSet, RowGroups
+from proxemic.data import ArrayPixels, ImageSet
 from proxemic.training.plots import draw_gallery
 
 GREEN, RED, GREY = (0x1A, 0x96, 0x41), (0xD7, 0x19, 0x1C), (0x44, 0x44, 0x44)
@@ -23,12 +23,12 @@ def frames(path: Path, colour: tuple[int, int, int]) -> int:
     return max((int((np.diff(row.astype(int)) == 1).sum()) for row in same[inner]), default=0)
 
 
-def gallery(tmp_path: Path, labels: list[int], sequences: Sequence[str] = ()) -> Path:
+def gallery(tmp_path: Path, labels: list[int], sequences: Sequence[str | None] = (None,) * 4) -> Path:
     # Two pairs: each image has its twin as nearest neighbour.
     embeddings = torch.tensor([[1.0, 0.0], [0.99, 0.01], [0.0, 1.0], [0.01, 0.99]])
     names = [f"class {label}" for label in labels]
     images = ImageSet.from_names(ArrayPixels(np.full((4, 40, 40), 255, dtype=np.uint8)), names)
-    images = replace(images, sequences=RowGroups.from_names(sequences))
+    images = replace(images, rows=images.rows.with_texts(sequence=sequences))
     path = tmp_path / f"{labels}.png"
     draw_gallery(embeddings, images, path, neighbours=1)
     return path

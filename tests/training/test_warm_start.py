@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def networks(read: ReadRecipe, splits: Splits) -> tuple[EmbeddingModel, torch.nn
 
 
 def renamed(images: ImageSet, names: tuple[str, ...]) -> ImageSet:
-    return ImageSet(images.pixels, images.labels, names)
+    return replace(images, class_names=names)
 
 
 def test_classes_of_the_same_names_keep_their_proxies(earlier: Path) -> None:

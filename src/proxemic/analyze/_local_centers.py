@@ -107,8 +107,8 @@ def _measure(
     # Whole images are shuffled, because the draws of an image are similar.
     images = torch.arange(len(train)).repeat(draws)
     centers = {}
-    for name, groups in train.attributes.items():
-        known = (values := groups.numbers.repeat(draws)) >= 0
+    for name in train.attributes:
+        known = (values := train.rows.numbers(name)[0].repeat(draws)) >= 0
         centers[name] = shuffled_information(
             labels[known], values[known], nearest[known], units=images[known], shuffles=shuffles, seed=seed
         )

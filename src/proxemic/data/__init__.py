@@ -15,7 +15,6 @@ with optional_dependency("train"):
     from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
     from proxemic.data.dataset import EmbeddingDataset
     from proxemic.data.embeddings import (
-        LabelledEmbeddings,
         open_rows,
         read_embeddings,
         read_labels,
@@ -32,7 +31,7 @@ with optional_dependency("train"):
     from proxemic.data.images import ImageSet, ImageSource, Splits
     from proxemic.data.pixels import ArrayPixels, FilePixels, Pixels
     from proxemic.data.reading import ImageInput, UnreadableImageError, read_image
-    from proxemic.data.rows import RowGroups, RowLabels, Rows, number_labels
+    from proxemic.data.rows import Rows
     from proxemic.data.samplers import (
         Batches,
         CategoryBalancedBatches,
@@ -82,7 +81,6 @@ __all__ = [
     "ImageSet",
     "ImageSource",
     "InShop",
-    "LabelledEmbeddings",
     "Omniglot",
     "OwnImages",
     "OwnVectors",
@@ -90,8 +88,6 @@ __all__ = [
     "Preprocessing",
     "RandomBatches",
     "RecordFaces",
-    "RowGroups",
-    "RowLabels",
     "Rows",
     "Splits",
     "StanfordOnlineProducts",
@@ -102,7 +98,6 @@ __all__ = [
     "VectorFile",
     "Vectors",
     "derive_seed",
-    "number_labels",
     "open_rows",
     "read_embeddings",
     "read_face_pack",

@@ -116,7 +116,7 @@ class CacheConfig:
             if part is None or not (uncached := _uncached(part)):
                 return part
             paths, boxes = zip(*uncached, strict=True)
-            return replace(part, pixels=CachedPixels(file, np.array([places[cut] for cut in uncached]), paths, boxes))
+            return part.with_pixels(CachedPixels(file, np.array([places[cut] for cut in uncached]), paths, boxes))
 
         train, validation, test = map(swap, parts)
         assert train is not None

@@ -3,12 +3,11 @@
 import csv
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float32
-from torch import Tensor
+from jaxtyping import Float32
 
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS, read_table
 from proxemic.data.formats.vectors import (
@@ -19,10 +18,8 @@ from proxemic.data.formats.vectors import (
     write_npy,
     write_parquet,
 )
-from proxemic.data.images import ImageSet
-from proxemic.data.pixels import FilePixels
 from proxemic.data.remote import write_to
-from proxemic.data.rows import RowLabels, Rows
+from proxemic.data.rows import Rows, truth_texts
 from proxemic.data.vectors import Vectors
 from proxemic.extras import optional_dependency
 from proxemic.spelling import without_invisible
@@ -41,49 +38,7 @@ PRECISION = "precision"
 """The key of the metadata of a file that names the precision in which that model computed."""
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledEmbeddings:
-    """Embeddings and the metadata of their rows.
-
-    Args:
-        embeddings: One embedding per row, ``[rows, dim]``; files store float32.
-        rows: Metadata of the rows.
-
-    Raises:
-        ValueError: If there are no embeddings, or the numbers of rows differ.
-    """
-
-    embeddings: Float[Tensor, "rows dim"]
-    rows: RowLabels = RowLabels()
-
-    def __post_init__(self) -> None:
-        if self.embeddings.ndim != 2 or not self.embeddings.numel():
-            raise ValueError(f"embeddings has shape {list(self.embeddings.shape)}, but must be [rows, dim], 1 or more.")
-        if self.rows.count not in (None, len(self.embeddings)):
-            raise ValueError(f"rows has {self.rows.count:,} rows, but embeddings has {len(self.embeddings):,}.")
-
-    @classmethod
-    def of_images(cls, embeddings: Float[Tensor, "rows dim"], images: ImageSet) -> "LabelledEmbeddings":
-        """Take labels, flags, sequences, categories and, where the images are files, their paths and boxes."""
-        return cls(embeddings, rows_of_images(images))
-
-
-def rows_of_images(images: ImageSet) -> RowLabels:
-    """Return the labels of images or vectors, with the paths and boxes of images that are files."""
-    return RowLabels(
-        images.labels,
-        images.class_names,
-        images.pixels.names if isinstance(images.pixels, FilePixels | Vectors) else None,
-        images.is_query,
-        images.is_gallery,
-        images.sequences,
-        images.categories,
-    )
-
-
-def write_embeddings(
-    path: str | Path, content: LabelledEmbeddings, made_by: str | None = None, precision: str | None = None
-) -> None:
+def write_embeddings(path: str | Path, rows: Rows) -> None:
     """Write embeddings as float32 in the format of the name's ending; each file is complete or not written.
 
     ``NAME.parquet`` holds the column ``embedding`` (lists) and those of the rows: ``path``, ``label``, ``sequence``,
@@ -93,34 +48,32 @@ def write_embeddings(
 
     Args:
         path: The file.
-        content: The embeddings to write.
-        made_by: The checksum, or another name, of the model that made the embeddings; None if unknown.
-        precision: The precision in which that model computed, such as ``32-true``; None if unknown.
+        rows: The embeddings to write, with the checksum, or another name, of the model that made them (``made_by``) and
+            the precision in which it computed (``precision``), if they are known.
 
     Raises:
-        ValueError: If the name has another ending, or ``NAME.json`` exists with other content.
+        ValueError: If there are no embeddings, the name has another ending, or ``NAME.json`` exists with other content.
         UserError: If a file cannot be written.
 
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "birds.parquet"
-    >>> rows = RowLabels(torch.tensor([1, 0]), ("jay", "owl"))
-    >>> write_embeddings(path, LabelledEmbeddings(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), rows))
-    >>> read_embeddings(path).rows.class_names
-    ('jay', 'owl')
+    >>> write_embeddings(path, Rows.of(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), label=["owl", "jay"]))
+    >>> read_embeddings(path).labels
+    ['owl', 'jay']
     """
-    embeddings = content.embeddings.detach().float().cpu().numpy()
+    if rows.embeddings is None or not rows.embeddings.numel():
+        raise ValueError("rows have no embeddings to write: embed them first.")
+    embeddings = rows.embeddings.detach().float().cpu().numpy()
     chunks = (embeddings[first : first + GROUP] for first in range(0, len(embeddings), GROUP))
     shape = (embeddings.shape[0], embeddings.shape[1])
-    write_embedding_chunks(Path(path), chunks, shape, content.rows, made_by, precision)
+    write_embedding_chunks(Path(path), chunks, shape, rows)
 
 
 def write_embedding_chunks(
     path: Path | str,
     chunks: Iterable[Float32[np.ndarray, "chunk dim"]],
     shape: tuple[int, int],
-    rows: RowLabels,
-    made_by: str | None = None,
-    precision: str | None = None,
+    rows: Rows,
     folder: Path = Path(),
 ) -> None:
     """Write embeddings as `write_embeddings` does, chunk by chunk, so that they need not all be in memory.
@@ -128,8 +81,9 @@ def write_embedding_chunks(
     With chunks of `GROUP` rows, the file has the same bytes as from `write_embeddings`. If the path is an address, the
     file is first written to the local ``folder``.
     """
-    columns, (_, *others) = rows.as_rows().columns, files_of_embeddings(path)
-    metadata = {key: value for key, value in ((MADE_BY, made_by), (PRECISION, precision)) if value is not None}
+    columns, (_, *others) = _columns(rows), files_of_embeddings(path)
+    metadata = {MADE_BY: rows.made_by, PRECISION: rows.precision}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
     with write_to(path, folder) as temporary:
         if not others:
             write_parquet(temporary, chunks, shape, columns, metadata)
@@ -142,6 +96,14 @@ def write_embedding_chunks(
                 csv.writer(file).writerows([columns.column_names, *texts])
         with write_to(described, folder) as part:
             part.write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
+
+
+def _columns(rows: Rows) -> pa.Table:
+    """Return the columns of a file of embeddings, those without any text left out."""
+    texts = {"path": rows.names} if rows.has("path") else {}
+    texts |= {name: rows.texts(name) for name in ("label", "sequence", "category") if rows.numbers(name)[1]}
+    flags = zip(("is_query", "is_gallery"), rows.flags(), strict=True)
+    return Rows.of(**texts, **{name: truth_texts(flag) for name, flag in flags if flag is not None}).columns
 
 
 def files_of_embeddings(path: Path | str) -> list[Path | str]:
@@ -166,7 +128,7 @@ def beside(target: Path | str, ending: str) -> Path | str:
     return f"{target.rpartition('.')[0]}.{ending}"
 
 
-def read_embeddings(path: str | Path, labels: str | Path | None = None) -> LabelledEmbeddings:
+def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Rows:
     r"""Read embeddings that `write_embeddings` wrote, or that were made elsewhere.
 
     Floats may have any width. Values that are not finite are kept; the metrics reject them.
@@ -184,11 +146,11 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Label
     >>> np.save(folder / "birds.npy", np.eye(2))
     >>> _ = (folder / "birds.csv").write_text("label\nowl\njay\n")
     >>> birds = read_embeddings(folder / "birds.npy", folder / "birds.csv")
-    >>> birds.embeddings.dtype, birds.rows.labels.tolist(), birds.rows.class_names
-    (torch.float32, [1, 0], ('jay', 'owl'))
+    >>> birds.embeddings.dtype, birds.labels
+    (torch.float32, ['owl', 'jay'])
     """
     rows = open_rows(Path(path), None if labels is None else Path(labels), EMBEDDING_COLUMNS, whole=True)
-    return LabelledEmbeddings(rows.pixels.reader.array.float(), RowLabels.of(rows))
+    return replace(rows, pixels=None, embeddings=rows.pixels.reader.array.float())
 
 
 def open_rows(
@@ -209,7 +171,7 @@ def open_rows(
     rows = Rows.of() if path.suffix.lower() == ".npy" else read_table(path, known)
     rows = replace(rows, unused=tuple(name for name in rows.unused if name != "embedding"))
     if labels is not None:
-        own, rows = rows, _read_labels(labels, known)
+        own, rows = rows, read_labels(labels, known)
         if own.has("path") and rows.has("path") and own.names != rows.names:
             rows = _match(path, own, labels, rows)
         if len(rows) != len(reader):
@@ -222,12 +184,13 @@ def open_rows(
     return replace(rows, pixels=vectors, made_by=vectors.made_by, precision=metadata.get(PRECISION))
 
 
-def read_labels(path: str | Path) -> RowLabels:
+def read_labels(path: str | Path, known: Sequence[str] | None = EMBEDDING_COLUMNS) -> Rows:
     r"""Read the labels of rows of embeddings, in their order.
 
     Args:
         path: A table (CSV or Parquet) with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
             ``sequence`` and ``category``. Labels are compared as text.
+        known: The columns to read; None reads all of Parquet.
 
     Raises:
         ValueError: If the file is missing or damaged, or lacks a label.
@@ -235,14 +198,10 @@ def read_labels(path: str | Path) -> RowLabels:
     >>> from tempfile import mkdtemp
     >>> path = Path(mkdtemp()) / "labels.csv"
     >>> _ = path.write_text("label\n1099511627776\n7\n7\n")
-    >>> read_labels(path).labels.tolist(), read_labels(path).class_names
-    ([0, 1, 1], ('1099511627776', '7'))
+    >>> read_labels(path).labels
+    ['1099511627776', '7', '7']
     """
-    return RowLabels.of(_read_labels(Path(path), EMBEDDING_COLUMNS))
-
-
-def _read_labels(path: Path, known: Sequence[str] | None) -> Rows:
-    rows = read_table(path, known, ("label",))
+    rows = read_table(Path(path), known, ("label",))
     rows.require("label")
     if not len(rows):
         raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")

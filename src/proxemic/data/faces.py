@@ -56,7 +56,7 @@ class FacePairs:
 
     def images(self) -> ImageSet:
         """Return the images as a set to embed, in a single class without a name, as pairs do not name people."""
-        return ImageSet(self.pixels, torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
+        return ImageSet(Rows.of(self.pixels), torch.zeros(len(self.pixels), dtype=torch.int64), ("",))
 
 
 class VerificationSet(NamedTuple):

@@ -1,8 +1,9 @@
-"""Labelled image sets, and the base class of their sources."""
+"""Sets of images or vectors with numbered classes, and the base class of their sources."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,25 +12,23 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from proxemic.arrays import number_texts
-from proxemic.data.pixels import Pixels
-from proxemic.data.rows import RowGroups, Rows, take_parts
+from proxemic.data.formats.tables import IMAGE_COLUMNS
+from proxemic.data.pixels import FilePixels, Pixels
+from proxemic.data.rows import Rows, truth_texts
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images (or vectors instead) with labels from 0 without gaps.
+    """A view of rows that numbers their classes from 0 without gaps.
 
     Args:
-        pixels: The images or vectors.
-        labels: Class of each image, from 0, every class at least once.
+        rows: The images or vectors. Their column `is_query` says which of them are queries, `is_gallery` which are in
+            the gallery (without both columns, all are both); images of one `sequence`, a burst or video, are not hits
+            of each other; a `category` is a group of classes. Further columns are `attributes`.
+        labels: Class of each row, from 0, every class at least once; -1 for a row without a class.
         class_names: Name of each class.
-        is_query: Which images are queries; None if every image is both a query and in the gallery.
-        is_gallery: Which images are in the gallery; None likewise.
-        sequences: The burst or video that each image comes from: images of one sequence are not hits of each other.
-        categories: The group of classes that each image's class belongs to.
-        attributes: Further properties of images by name, such as the typeface of a glyph.
 
     Raises:
         ValueError: If the parts do not fit together.
@@ -42,54 +41,42 @@ class ImageSet:
     ([1, 0, 1], ('a', 'b'), [0, 0])
     """
 
-    pixels: Pixels | Vectors
+    rows: Rows
     labels: Int64[Tensor, " images"]
     class_names: tuple[str, ...]
-    is_query: Bool[Tensor, " images"] | None = None
-    is_gallery: Bool[Tensor, " images"] | None = None
-    sequences: RowGroups | None = None
-    categories: RowGroups | None = None
-    attributes: Mapping[str, RowGroups] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.pixels) != len(self.labels):
-            raise ValueError(f"pixels has {len(self.pixels)} images but labels has {len(self.labels)}.")
-        low, high = map(int, self.labels.aminmax()) if len(self.labels) else (0, -1)
-        if (low, high) != (0, self.num_classes - 1) or not self.labels.bincount().all():
+        if len(self.rows) != len(self.labels):
+            raise ValueError(f"rows has {len(self.rows)} entries but labels has {len(self.labels)}.")
+        low, high = map(int, self.labels.aminmax()) if len(self.labels) else (-1, -1)
+        known = self.labels if low >= 0 else self.labels[self.labels >= 0]
+        if low < -1 or high != self.num_classes - 1 or not known.bincount().all():
             raise ValueError(
-                f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else."
+                f"labels must use each of 0 to {self.num_classes - 1}, one a name in class_names, and nothing else but "
+                "-1 for none."
             )
-        if (self.is_query is None) != (self.is_gallery is None):
-            raise ValueError("is_query and is_gallery must be given together.")
-        for name, groups in {"sequences": self.sequences, "categories": self.categories, **self.attributes}.items():
-            if groups is not None and len(groups) != len(self.labels):
-                raise ValueError(f"{name} has {len(groups)} entries but labels has {len(self.labels)}.")
+        self._flags  # noqa: B018 - raises if a flag has no meaning
 
     @classmethod
     def from_names(
         cls,
-        pixels: Pixels,
+        pixels: Pixels | Vectors,
         names: Sequence[str],
         is_query: Bool[Tensor, " images"] | None = None,
         is_gallery: Bool[Tensor, " images"] | None = None,
     ) -> "ImageSet":
         """Build an image set from one class name per image; labels index the sorted names."""
-        return cls(pixels, *number_texts(names), is_query, is_gallery)
+        flags = {"is_query": is_query, "is_gallery": is_gallery}
+        texts = {name: truth_texts(flag) for name, flag in flags.items() if flag is not None}
+        return cls(Rows.of(pixels, **texts), *number_texts(names))
 
     @classmethod
     def of(cls, rows: Rows, flagged: bool = True) -> "ImageSet":
-        """Build an image set from rows; labels and groups are numbers in the sorted order of their texts.
+        """Build an image set from rows; labels index the sorted texts of the column label.
 
-        With `flagged`, the columns is_query and is_gallery say which are queries and which are in the gallery.
+        Without `flagged`, the columns is_query and is_gallery are ignored.
         """
-        return cls(
-            rows.pixels,
-            *rows.numbers("label"),
-            *(rows.flags() if flagged else (None, None)),
-            sequences=rows.groups("sequence"),
-            categories=rows.groups("category"),
-            attributes={name: groups for name in ("subclass",) if (groups := rows.groups(name)) is not None},
-        )
+        return cls(rows if flagged else rows.without("is_query", "is_gallery"), *rows.numbers("label"))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -98,6 +85,11 @@ class ImageSet:
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    @property
+    def pixels(self) -> Pixels | Vectors:
+        """The images or vectors."""
+        return self.rows.pixels
 
     @property
     def pictures(self) -> Pixels:
@@ -111,33 +103,91 @@ class ImageSet:
         """The word for the content in messages."""
         return "vectors" if isinstance(self.pixels, Vectors) else "images"
 
+    @cached_property
+    def names(self) -> tuple[str, ...] | None:
+        """The file of each image with its box, or the name of each row; None if there are no names."""
+        if isinstance(self.rows.pixels, FilePixels | Vectors):
+            return self.rows.pixels.names
+        return tuple(self.rows.names) if self.rows.has("path") else None
+
+    @cached_property
+    def _flags(self) -> tuple[Bool[Tensor, " images"] | None, Bool[Tensor, " images"] | None]:
+        return self.rows.flags()
+
+    @property
+    def is_query(self) -> Bool[Tensor, " images"] | None:
+        """Which images are queries; None if every image is both a query and in the gallery."""
+        return self._flags[0]
+
+    @property
+    def is_gallery(self) -> Bool[Tensor, " images"] | None:
+        """Which images are in the gallery; None likewise."""
+        return self._flags[1]
+
+    @cached_property
+    def sequences(self) -> Int64[Tensor, " images"] | None:
+        """The number of the sequence of each image, -1 for none; None if no image has one."""
+        numbers, names = self.rows.numbers("sequence")
+        return numbers if names else None
+
+    @cached_property
+    def categories(self) -> Int64[Tensor, " images"] | None:
+        """The number of the category of each image in the sorted order of their names, -1 for none; None likewise."""
+        numbers, names = self.rows.numbers("category")
+        return numbers if names else None
+
+    @property
+    def category_names(self) -> tuple[str, ...]:
+        """The names of the categories."""
+        return self.rows.numbers("category")[1]
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The columns of further properties, such as the typeface of a glyph; `Rows.numbers` numbers their values."""
+        return tuple(name for name in self.rows.columns.column_names if name not in _WITH_A_MEANING)
+
+    def label_texts(self) -> list[str | None]:
+        """Return the name of the class of each row, or None."""
+        return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
+
+    def with_pixels(self, pixels: Pixels | Vectors) -> "ImageSet":
+        """Return the same set with other pixels or vectors."""
+        return replace(self, rows=replace(self.rows, pixels=pixels))
+
+    def described(self) -> Rows:
+        """Return the rows with their names and the names of their classes as columns, without pixels."""
+        columns = {"path": self.names, "label": self.label_texts() if self.class_names else None}
+        texts = {name: column for name, column in columns.items() if column is not None}
+        return replace(self.rows.with_texts(**texts), pixels=None)
+
     def select_classes(self, classes: Sequence[int] | Int64[Tensor, " classes"]) -> "ImageSet":
         """Keep the images of `classes`; the i-th of these becomes label i and keeps its name."""
         classes = torch.as_tensor(classes, dtype=torch.int64)
-        relabel = torch.full((self.num_classes,), -1)
-        relabel[classes] = torch.arange(len(classes))
-        chosen = (relabel[self.labels] >= 0).nonzero().flatten()
-        return self._take(chosen, relabel[self.labels[chosen]], classes)
+        labels = self._renumber(classes)
+        chosen = (labels >= 0).nonzero().flatten()
+        return self._take(chosen, labels, classes)
 
     def select(self, indices: Sequence[int] | Int64[Tensor, " chosen"]) -> "ImageSet":
         """Keep the images at `indices`, in that order; drop empty classes, and renumber the others."""
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        present, labels = self.labels[indices].unique(return_inverse=True)
-        return self._take(indices, labels, present)
+        classes = self.labels[indices].unique()
+        classes = classes[classes >= 0]
+        return self._take(indices, self._renumber(classes), classes)
+
+    def _renumber(self, classes: Int64[Tensor, " classes"]) -> Int64[Tensor, " images"]:
+        """Number the classes by their place in `classes`; all others become -1."""
+        places = torch.full((self.num_classes + 1,), -1)  # the last one is that of -1
+        places[classes] = torch.arange(len(classes))
+        return places[self.labels]
 
     def _take(
-        self,
-        indices: Int64[Tensor, " chosen"],
-        labels: Int64[Tensor, " chosen"],
-        classes: Int64[Tensor, " classes"],
+        self, indices: Int64[Tensor, " chosen"], labels: Int64[Tensor, " images"], classes: Int64[Tensor, " classes"]
     ) -> "ImageSet":
-        parts = take_parts(self, indices) | {
-            "pixels": self.pixels.select(indices.numpy()),  # a list of ten million numbers would take 400 MB
-            "labels": labels,
-            "class_names": tuple(self.class_names[index] for index in classes.tolist()),
-            "attributes": {name: groups.take(indices) for name, groups in self.attributes.items()},
-        }
-        return ImageSet(**parts)
+        names = tuple(self.class_names[label] for label in classes.tolist())
+        return ImageSet(self.rows.take(indices), labels[indices], names)
+
+
+_WITH_A_MEANING = {*IMAGE_COLUMNS} - {"subclass"}
 
 
 @dataclass(frozen=True, eq=False)

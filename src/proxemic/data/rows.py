@@ -1,8 +1,7 @@
 """Rows of pictures, vectors or embeddings, and the columns that describe them.
 
 `Rows` carries them from a folder, a table or a file of vectors to training, galleries and files: a content (pixels,
-vectors or embeddings) and an Arrow table of texts. `RowLabels` numbers some columns for metrics, `ImageSet` does so for
-training.
+vectors or embeddings) and an Arrow table of texts. `proxemic.data.ImageSet` numbers their classes.
 """
 
 import os
@@ -16,7 +15,6 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
-from proxemic.arrays import number_texts
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 from proxemic.spelling import canonical
@@ -36,51 +34,6 @@ def first_few(names: Sequence[str], count: int = 3) -> str:
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
-@dataclass(frozen=True, eq=False)
-class RowGroups:
-    """Assignment of rows to named groups.
-
-    Args:
-        numbers: Number of the group of each row, from 0; -1 for a row without a group.
-        names: Name of each group, also of groups without rows.
-
-    Raises:
-        ValueError: If a number has no name.
-
-    >>> groups = RowGroups.from_names(["b", None, "a", "b"])
-    >>> groups.numbers.tolist(), groups.names
-    ([1, -1, 0, 1], ('a', 'b'))
-    """
-
-    numbers: Int64[Tensor, " rows"]
-    names: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        low, high = map(int, self.numbers.aminmax()) if len(self.numbers) else (-1, -1)
-        if low < -1 or high >= len(self.names):
-            raise ValueError(
-                f"the numbers of groups or classes go from {low} to {high}, but there are {len(self.names)} names, "
-                "from 0, and -1 for none."
-            )
-
-    @classmethod
-    def from_names(cls, names: Sequence[str | None]) -> "RowGroups | None":
-        """Build groups from one name per row, or None; return None if no row has a group."""
-        numbers, known = number_texts(names)
-        return cls(numbers, known) if known else None
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def take(self, order: Int64[Tensor, " taken"]) -> "RowGroups":
-        """Return the rows at these places, in that order, with unchanged numbers of groups."""
-        return RowGroups(self.numbers[order], self.names)
-
-    def texts(self) -> tuple[str | None, ...]:
-        """Return the name of each row's group."""
-        return tuple(None if number < 0 else self.names[number] for number in self.numbers.tolist())
-
-
 def check_distinct(paths: Iterable[str], source: object) -> None:
     """Raise `ValueError` if two rows of a source have the same path, since the item would find itself."""
     first: dict[str, int] = {}
@@ -91,15 +44,6 @@ def check_distinct(paths: Iterable[str], source: object) -> None:
                 f"rows {earlier:,} and {row:,} of {source} have the path {path}, which would find itself: keep one row "
                 "per path, with is_query and is_gallery both true if it is both."
             )
-
-
-def take_parts(rows: object, order: Int64[Tensor, " taken"]) -> dict[str, Any]:
-    """Take the given rows of each attribute that is a tensor or `RowGroups`."""
-    return {
-        name: part[order] if isinstance(part, Tensor) else part.take(order)
-        for name, part in vars(rows).items()
-        if isinstance(part, Tensor | RowGroups)
-    }
 
 
 class Places(NamedTuple):
@@ -155,9 +99,10 @@ class Rows:
             raise ValueError(f"the parts of rows have {sorted(counts)} entries, but need one per row each.")
 
     @classmethod
-    def of(cls, pixels: Any = None, **columns: Sequence[str | None]) -> "Rows":
-        """Make rows from lists of texts."""
-        return cls(pa.table({name: _as_array(texts) for name, texts in columns.items()}), pixels)
+    def of(cls, content: Any = None, /, **columns: Sequence[str | None]) -> "Rows":
+        """Make rows from pixels, vectors or a tensor of embeddings, and lists of texts."""
+        table = pa.table({name: _as_array(texts) for name, texts in columns.items()})
+        return cls(table, embeddings=content) if isinstance(content, Tensor) else cls(table, content)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"], pixels: Any = None) -> "Rows":
@@ -212,11 +157,6 @@ class Rows:
         rank[order] = np.arange(len(order))
         return torch.from_numpy(rank[places]), tuple(texts[place] for place in order)
 
-    def groups(self, name: str) -> RowGroups | None:
-        """Read a column as groups; return None if no row has one."""
-        numbers, texts = self.numbers(name)
-        return RowGroups(numbers, texts) if texts else None
-
     def meanings(self, name: str, meaning: Mapping[str, int], allowed: str) -> Int64[Tensor, " rows"]:
         """Map the texts of a column, in lower case, to numbers; null becomes -1.
 
@@ -254,7 +194,7 @@ class Rows:
     def place(self, row: int) -> str:
         """Name a row in a message, by its position in a table or else by its path."""
         if self.places is None:
-            return self.names[row]
+            return self.names[row] or f"row {row + 1:,}"
         file, numbers, find_line = self.places
         number = int(numbers[row])
         return f"{file}, row {number + 1:,}" if find_line is None else f"{file}, line {find_line(file, number):,}"
@@ -278,6 +218,11 @@ class Rows:
         """Add columns, or replace those of the same name."""
         kept = dict(zip(self.columns.column_names, self.columns.columns, strict=True))
         return replace(self, columns=pa.table(kept | {name: _as_array(texts) for name, texts in columns.items()}))
+
+
+def truth_texts(flags: Bool[Tensor, " rows"]) -> list[str]:
+    """Return truth values as the texts of a column."""
+    return [str(flag).lower() for flag in flags.tolist()]
 
 
 def join_spellings(rows: Rows, source: object) -> Rows:
@@ -317,95 +262,3 @@ def _as_array(texts: Sequence[str | None]) -> pa.Array:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:  # names of files that are not UTF-8
         return pa.array([text and readable(text) for text in texts], pa.string())
-
-
-@dataclass(frozen=True, eq=False)
-class RowLabels:
-    """Metadata of the rows of embeddings; unknown parts are None.
-
-    Args:
-        labels: Class of each row, from 0; -1 for a row without one.
-        class_names: Name of each class.
-        paths: Name of each row, such as the path of its image.
-        is_query: Rows that are queries.
-        is_gallery: Rows that are in the gallery.
-        sequences: The burst or video that each row comes from.
-        categories: The group of classes that each row's class belongs to.
-
-    Raises:
-        ValueError: If the parts do not fit together.
-    """
-
-    labels: Int64[Tensor, " rows"] | None = None
-    class_names: tuple[str, ...] | None = None
-    paths: tuple[str, ...] | None = None
-    is_query: Bool[Tensor, " rows"] | None = None
-    is_gallery: Bool[Tensor, " rows"] | None = None
-    sequences: RowGroups | None = None
-    categories: RowGroups | None = None
-
-    def __post_init__(self) -> None:
-        for one, other in (("is_query", "is_gallery"), ("labels", "class_names")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise ValueError(f"{one} and {other} must be given together.")
-        if len(counts := self._counts()) > 1:
-            raise ValueError(
-                f"labels, paths, is_query, is_gallery, sequences and categories have {sorted(counts)} entries, but "
-                "need one per row each."
-            )
-        if self.labels is not None and self.class_names is not None:
-            RowGroups(self.labels, self.class_names)  # which compares them
-
-    @property
-    def count(self) -> int | None:
-        """Number of rows, or None if there is no metadata."""
-        return next(iter(self._counts()), None)
-
-    def _counts(self) -> set[int]:
-        return {len(part) for name, part in vars(self).items() if name != "class_names" and part is not None}
-
-    def label_texts(self) -> list[str | None] | None:
-        """Return the name of each row's class, or None for a row without one; None if there are no labels."""
-        if self.labels is None or self.class_names is None:
-            return None
-        return [*RowGroups(self.labels, self.class_names).texts()]
-
-    @classmethod
-    def of(cls, rows: Rows) -> "RowLabels":
-        """Read labels, sequences and categories from the columns of rows; each indexes its sorted texts."""
-        labels, class_names = rows.numbers("label")
-        return cls(
-            *((labels, class_names) if class_names else (None, None)),
-            tuple(rows.names) if rows.has("path") else None,
-            *rows.flags(),
-            rows.groups("sequence"),
-            rows.groups("category"),
-        )
-
-    def as_rows(self, embeddings: Float[Tensor, "rows dim"] | None = None) -> Rows:
-        """Return the metadata as columns of texts, with embeddings."""
-        columns = {
-            "path": self.paths,
-            "label": self.label_texts(),
-            "sequence": self.sequences and self.sequences.texts(),
-            "category": self.categories and self.categories.texts(),
-            "is_query": None if self.is_query is None else [str(flag).lower() for flag in self.is_query.tolist()],
-            "is_gallery": None if self.is_gallery is None else [str(flag).lower() for flag in self.is_gallery.tolist()],
-        }
-        rows = Rows.of(**{name: texts for name, texts in columns.items() if texts is not None})
-        return replace(rows, embeddings=embeddings)
-
-    def take(self, order: Int64[Tensor, " taken"]) -> "RowLabels":
-        """Return the rows at these places, in that order, with unchanged numbers of classes."""
-        paths = None if self.paths is None else tuple(self.paths[place] for place in order.tolist())
-        return replace(self, **take_parts(self, order), paths=paths)
-
-
-def number_labels(names: Sequence[str | None]) -> RowLabels:
-    """Number class names by their sorted order, None by -1; if all are None, there are no labels.
-
-    >>> number_labels(["owl", None, "jay"]).labels
-    tensor([ 1, -1,  0])
-    """
-    numbers, known = number_texts(names)
-    return RowLabels(numbers, known) if known or not names else RowLabels()

@@ -9,11 +9,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from proxemic.data.rows import RowGroups
 from proxemic.ranges import check_range
 
 
@@ -68,7 +67,7 @@ class MakesBatches(Protocol):
     """
 
     def __call__(
-        self, labels: Tensor, num_images: int, batch_size: int, seed: int, categories: RowGroups | None
+        self, labels: Tensor, num_images: int, batch_size: int, seed: int, categories: Tensor | None
     ) -> Batches: ...
 
 
@@ -176,7 +175,7 @@ class CategoryBalancedBatches(Batches):
 
     Args:
         labels: Class of each image.
-        categories: Category of each image: a table's column `category`.
+        categories: Number of the category of each image: a table's column `category`; below 0 for none.
         batch_size: Images per batch: a multiple of `categories_per_batch` times `images_per_class`.
         seed: Seed of the random order.
         categories_per_batch: Categories in a batch, from 1 to their number.
@@ -185,7 +184,7 @@ class CategoryBalancedBatches(Batches):
     Raises:
         ValueError: If there are no categories, or a number is out of its range.
 
-    >>> categories = RowGroups.from_names(["bird"] * 6 + ["cat"] * 4)
+    >>> categories = torch.tensor([0] * 6 + [1] * 4)
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
     >>> batches = CategoryBalancedBatches(labels, categories, 4, seed=0, categories_per_batch=1, images_per_class=2)
     >>> [len(set(labels[batch].tolist())) for batch in batches]
@@ -195,7 +194,7 @@ class CategoryBalancedBatches(Batches):
     def __init__(
         self,
         labels: Shaped[Tensor, " images"],
-        categories: RowGroups | None,
+        categories: Int64[Tensor, " images"] | None,
         batch_size: int,
         seed: int,
         categories_per_batch: int,
@@ -207,7 +206,7 @@ class CategoryBalancedBatches(Batches):
                 "the images have no categories to balance: give data.root a table with a column category, or use "
                 "batches.images_per_class."
             )
-        check_range("categories_per_batch", categories_per_batch, f"[1, {len(categories.numbers.unique())}]")
+        check_range("categories_per_batch", categories_per_batch, f"[1, {len(categories.unique())}]")
         check_range("images_per_class", images_per_class, "[1, inf)")
         together = categories_per_batch * images_per_class
         if batch_size < 1 or batch_size % together:
@@ -216,7 +215,7 @@ class CategoryBalancedBatches(Batches):
                 f"{categories_per_batch} times {images_per_class}."
             )
         self.images_of: dict[int, dict[int, list[int]]] = {}
-        for index, pair in enumerate(zip(categories.numbers.tolist(), _one_per_image(labels).tolist(), strict=True)):
+        for index, pair in enumerate(zip(categories.tolist(), _one_per_image(labels).tolist(), strict=True)):
             self.images_of.setdefault(pair[0], {}).setdefault(pair[1], []).append(index)
         self.categories_per_batch, self.images_per_class = categories_per_batch, images_per_class
         self.classes_per_category = batch_size // together

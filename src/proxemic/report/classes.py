@@ -19,8 +19,8 @@ _PAIRS, _EXAMPLES, _LISTED = 8, 2, 30
 
 def confused(judged: Judged) -> Section | None:
     """List pairs of classes by the queries of either whose nearest neighbour belongs to the other."""
-    labels, names, near = judged.rows.labels, judged.rows.class_names, judged.found
-    if labels is None or names is None or not near.neighbours.shape[1] or len(names) < 2:
+    labels, names, near = judged.images.labels, judged.images.class_names, judged.found
+    if not near.neighbours.shape[1] or len(names) < 2:
         return None
     nearest = near.neighbours[:, 0]
     found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
@@ -67,9 +67,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 def distances(judged: Judged) -> Section | None:
     """Plot the distances of pairs within and between classes, by the trained network and by those before training."""
-    labels = judged.rows.labels
-    if labels is None:
-        return None
+    labels = judged.images.labels
     known = (labels >= 0).nonzero().squeeze(1)
     if len(known) > _MOST:
         known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:_MOST]]

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from markupsafe import Markup
 
-from proxemic.data import FilePixels
-from proxemic.data.embeddings import RowLabels
+from proxemic.data import FilePixels, ImageSet
 from proxemic.data.roots import find_picture
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
@@ -114,7 +113,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
         names += taken.column("path").to_pylist()
         labels += taken.column("label").to_pylist()
         first += len(part)
-    rows = RowLabels.of(Rows.of(path=names, label=labels))
+    images = ImageSet.of(Rows.of(path=names, label=labels))
     try:
         embedder = gallery.embedder
     except UserError as error:
@@ -128,7 +127,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
     calibration = None
     with suppress(UserError):  # there is none
         calibration = gallery.read_calibration()
-    return Judged(name, "all", embeddings, rows, config, picture, embedder=embedder, calibration=calibration)
+    return Judged(name, "all", embeddings, images, config, picture, embedder=embedder, calibration=calibration)
 
 
 def _verdict(judged: Judged, total: int) -> str:
@@ -136,7 +135,7 @@ def _verdict(judged: Judged, total: int) -> str:
     said = counted(total, "picture")
     if not has_labels(judged):
         return f"{said}. Without two pictures of one label, a search cannot be judged."
-    names, found = judged.rows.class_names or (), judged.metrics
+    names, found = judged.images.class_names, judged.metrics
     interval = judged.intervals["recall@1"]
     bounds = "" if math.isnan(interval.low) else f" ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
     return (
@@ -147,12 +146,12 @@ def _verdict(judged: Judged, total: int) -> str:
 
 def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
     """Show labels that are probably wrong, duplicates and outliers, the worst first."""
-    names = judged.rows.paths
+    names = judged.images.names
     if names is None or len(names) < 2:
         return None
     places = [path for name in names if (path := find_picture(name, roots)) is not None and Path(path).is_file()]
     files = FilePixels(places) if len(places) == len(names) else None
-    rows = replace(judged.rows.as_rows(judged.embeddings), pixels=files)
+    rows = replace(judged.images.described(), embeddings=judged.embeddings, pixels=files)
     found, number = examine(rows, judged.config.distance), {name: row for row, name in enumerate(names)}
     content = Markup("<p>{}</p>").format(found.counts)
     for section in finding_sections(

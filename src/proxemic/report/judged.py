@@ -9,14 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from markupsafe import Markup
 from PIL import Image
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
-from proxemic.data.embeddings import RowLabels, rows_of_images
 from proxemic.data.reading import UnreadableImageError
 from proxemic.data.roots import picture_named
 from proxemic.data.sources.own_source import NewImages
@@ -28,7 +26,7 @@ from proxemic.pages import environment, picture
 from proxemic.retrieval import Calibration, Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images, pick_device
-from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
+from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings, results_of
 from proxemic.runs.starts import BothStarts, SideBySide
 from proxemic.studies.evaluation import choose_images
 from proxemic.studies.finished import FinishedRun
@@ -45,14 +43,13 @@ class Judged:
         name: The run, or the gallery.
         split: Which pictures: ``test`` or ``validation`` classes of a run, or ``all``.
         embeddings: One per row.
-        rows: Metadata of the rows; a label of -1 means that there is none.
+        images: The rows as they are read, with labels, names and roles.
         config: How embeddings are evaluated.
         picture: Returns a row's picture, at least as large as the given side in pixels if the original is; None if
             there is no picture or it cannot be read.
         before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
             head (``untrained``), if they are known.
         run: The run, if the model comes from a run.
-        images: The pictures as the run reads them.
         others: Other models on the same rows.
         embedder: The model, if it is available and takes pictures.
         calibration: The threshold that `calibrate` learnt for the run or the gallery, if there is one.
@@ -61,12 +58,11 @@ class Judged:
     name: str
     split: str
     embeddings: Float[Tensor, "rows dim"]
-    rows: RowLabels
+    images: ImageSet
     config: EvaluationConfig
     picture: Callable[[int, int], Image.Image | None]
     before: Mapping[str, Float[Tensor, "rows width"]] = field(default_factory=dict)
     run: FinishedRun | None = None
-    images: ImageSet | None = None
     others: tuple["Judged", ...] = ()
     embedder: Embedder | None = None
     calibration: Calibration | None = None
@@ -74,7 +70,7 @@ class Judged:
     @cached_property
     def metrics(self) -> RetrievalMetrics:
         """The metrics of the embeddings; a `ValueError` if rows have no label."""
-        return evaluate_embeddings(self.embeddings, self.rows, self.config)
+        return evaluate_embeddings(self.embeddings, self.images, self.config)
 
     @cached_property
     def intervals(self) -> dict[str, Interval]:
@@ -84,24 +80,17 @@ class Judged:
     @cached_property
     def metrics_before(self) -> dict[str, RetrievalMetrics]:
         """The metrics of the embeddings in ``before``."""
-        return {name: evaluate_embeddings(item, self.rows, self.config) for name, item in self.before.items()}
+        return {name: evaluate_embeddings(item, self.images, self.config) for name, item in self.before.items()}
 
     @cached_property
     def found(self) -> RetrievalResults:
         """The nearest rows of the gallery to each query, without itself and its sequence."""
-        rows = self.rows
-        labels = torch.full((len(self.embeddings),), -1) if rows.labels is None else rows.labels
-        sequences = None if rows.sequences is None else rows.sequences.numbers
-        distance = self.config.distance
-        return RetrievalResults(
-            self.embeddings, labels, rows.is_query, rows.is_gallery, sequences, distance=distance, k=NEAREST
-        )
+        return results_of(self.embeddings, self.images, self.config.distance, NEAREST)
 
     def label(self, row: int) -> str | None:
         """Return the name of a row's class."""
-        labels, names = self.rows.labels, self.rows.class_names
-        number = -1 if labels is None else int(labels[row])
-        return None if number < 0 else str(number) if names is None else names[number]
+        number = int(self.images.labels[row])
+        return None if number < 0 else self.images.class_names[number]
 
 
 def judge_run(
@@ -206,7 +195,6 @@ def _judged(
     before: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     others: tuple[Judged, ...] = (),
 ) -> Judged:
-    rows = rows_of_images(images)
     config = asked.recipe.evaluation
     embedder = None
     if images.kind == "images":
@@ -215,9 +203,7 @@ def _judged(
     calibration = None
     with suppress(UserError):  # there is none
         calibration = Calibration.read(run.path, read_checksum(run.path))
-    return Judged(
-        run.name, split, embeddings, rows, config, picture, before, run, images, others, embedder, calibration
-    )
+    return Judged(run.name, split, embeddings, images, config, picture, before, run, others, embedder, calibration)
 
 
 def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:
@@ -247,7 +233,7 @@ def picture_at(names: Sequence[str] | None, roots: Sequence[str], row: int, side
 
 def name_of(judged: Judged, row: int) -> str:
     """Return the path of a row, or its number if it has none."""
-    return judged.rows.paths[row] if judged.rows.paths is not None else f"row {row + 1}"
+    return judged.images.names[row] if judged.images.names is not None else f"row {row + 1}"
 
 
 def render(template: str, **content: Any) -> Markup:

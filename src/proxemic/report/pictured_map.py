@@ -52,13 +52,13 @@ def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int 
     rows = torch.arange(count)
     if count > MOST:
         rows = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:MOST].sort().values
-    labels = judged.rows.labels
-    many = labels is not None and len(labels[rows].unique()) > _TOLD_APART
+    has_classes = judged.images.num_classes > 0
+    many = len(judged.images.labels[rows].unique()) > _TOLD_APART
     places, note, axes = _places(judged, rows, method or ("tsne" if many else "pca"))
-    spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=labels is not None, grey=many)
+    spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=has_classes, grey=many)
     said = f"A map of {len(rows):,} pictures" + (f", drawn at random from {count:,}" if count > len(rows) else "")
     said += ". Pictures that are near look alike to the network. Hover over a point, or touch it, to see its picture."
-    said += " Search for a class to find it in the map; the list below names all classes." if labels is not None else ""
+    said += " Search for a class to find it in the map; the list below names all classes." if has_classes else ""
     return Section("Map", chart(spec, said) + Markup("<p><small>{}</small></p>").format(note) + _classes(judged, rows))
 
 
@@ -83,10 +83,10 @@ def _places(
 def _values(
     judged: Judged, rows: Int64[Tensor, " drawn"], places: Float64[Tensor, "drawn 2"], *, grey: bool
 ) -> list[dict[str, Any]]:
-    most, labels = _ALL // len(rows), judged.rows.labels
+    most, labels = _ALL // len(rows), judged.images.labels
     values = []
     for row, (x, y) in zip(rows.tolist(), places.tolist(), strict=True):
-        label, picture = 0 if labels is None else int(labels[row]), judged.picture(row, _SIDE)
+        label, picture = int(labels[row]) if judged.images.class_names else 0, judged.picture(row, _SIDE)
         values.append(
             {
                 "x": float(f"{x:.4g}"),
@@ -131,8 +131,8 @@ def _spec(
 
 def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
     """List the classes of the map, for readers who cannot use a pointer."""
-    labels, names = judged.rows.labels, judged.rows.class_names
-    if labels is None or names is None:
+    labels, names = judged.images.labels, judged.images.class_names
+    if not names:
         return Markup()
     drawn = labels[rows][labels[rows] >= 0].bincount(minlength=len(names)).tolist()
     try:

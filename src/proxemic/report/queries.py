@@ -92,8 +92,7 @@ def hardest_first(judged: Judged) -> Int64[Tensor, " evaluated"] | None:
 
 def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[Tensor, " some"]:
     """Return the rank of each query's first neighbour of the right class, from 1; each query must have one."""
-    labels, rows = judged.rows.labels, judged.found.queries[places]
-    assert labels is not None
+    labels, rows = judged.images.labels, judged.found.queries[places]
     is_query = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, rows, True)
     is_gallery = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, judged.found.gallery, True)
     found = replace(judged.found, is_query=is_query, is_gallery=is_gallery).metrics(recall_at=(1,), mrr=True)
@@ -102,8 +101,8 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
 
 def has_labels(judged: Judged) -> bool:
     """Return whether any query has another picture of its class to find."""
-    labels, rows = judged.rows.labels, judged.found.queries
-    if labels is None or not bool((labels[rows] >= 0).any()):
+    labels, rows = judged.images.labels, judged.found.queries
+    if not bool((labels[rows] >= 0).any()):
         return False
     try:
         return bool(judged.metrics.queries)
@@ -146,12 +145,11 @@ def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, ra
 
 def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
     """Describe the nearest row of a query's class, which may be far down the list."""
-    labels, row = judged.rows.labels, int(judged.found.queries[place])
-    assert labels is not None
+    labels, row = judged.images.labels, int(judged.found.queries[place])
     same = judged.found.gallery
     same = same[(labels[same] == labels[row]) & (same != row)]
-    if judged.rows.sequences is not None and (own := int(judged.rows.sequences.numbers[row])) >= 0:
-        same = same[judged.rows.sequences.numbers[same] != own]
+    if judged.images.sequences is not None and (own := int(judged.images.sequences[row])) >= 0:
+        same = same[judged.images.sequences[same] != own]
     distances, found = nearest_neighbours(
         judged.embeddings[[row]], judged.embeddings[same], k=1, distance=judged.config.distance
     )
@@ -187,9 +185,9 @@ def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, cho
     """
     path, target = Path(out), evaluation.targets[0]
     check_drawing(path, worst, chosen)
-    rows, images = target.rows, target.images
-    picture = partial(picture_of, images) if images is not None else partial(picture_at, rows.paths, _LOCAL)
-    judged = Judged(target.name, target.split, target.content.embeddings, rows, target.config, picture)
+    images = target.images
+    read = partial(picture_at, images.names, _LOCAL) if images.rows.pixels is None else partial(picture_of, images)
+    judged = Judged(target.name, target.split, target.embeddings, images, target.config, read)
     sections = []
     if chosen:
         try:

@@ -34,7 +34,7 @@ def verdict_on(judged: Judged) -> str:
     """Give the verdict on embeddings in a sentence; it is empty without labels."""
     if not has_labels(judged):
         return ""
-    found, names, trained = judged.metrics, judged.rows.class_names or (), None
+    found, names, trained = judged.metrics, judged.images.class_names, None
     classes = found.labels[found.evaluated].unique().tolist()
     if judged.run is not None:
         trained = RunDirectory(judged.run.path).read_classes()

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from proxemic.data.embeddings import (
     GROUP,
-    RowLabels,
     beside,
     files_of_embeddings,
     open_rows,
@@ -252,9 +251,8 @@ def _write(
     shown = parts.pictures.take(places) if len(places) < len(parts.pictures) else parts.pictures
     if not parts.embedder.takes_vectors:  # names of vectors need not be paths
         shown = shown.with_texts(path=[absolute(name) for name in shown.names])
-    rows = RowLabels.of(shown)
     others += files_of_embeddings(out)[1:]
     shape = (len(places), parts.embedder.dim)
-    made_by, precision = parts.embedder.checksum, parts.embedder.precision
-    write_embedding_chunks(out, parts.chunks(GROUP), shape, rows, made_by, precision, parts.folder)
+    shown = replace(shown, made_by=parts.embedder.checksum, precision=parts.embedder.precision)
+    write_embedding_chunks(out, parts.chunks(GROUP), shape, shown, parts.folder)
     return tuple(others)

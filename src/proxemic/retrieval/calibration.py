@@ -17,10 +17,8 @@ from torch.nn.functional import normalize
 from proxemic.addresses import TIMM, is_pretrained_name
 from proxemic.arrays import number_texts
 from proxemic.data import Preprocessing, Splits
-from proxemic.data.embeddings import LabelledEmbeddings
-from proxemic.data.rows import check_distinct
+from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources.own_source import NewImages
-from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError
 from proxemic.files import read_json
 from proxemic.metrics import FEWEST_CLASSES
@@ -29,7 +27,7 @@ from proxemic.metrics.open_set import nearest_other_classes, nearest_others
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval.curation.clustering import average_linkage, best_cut
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import gather, model_for, open_sources
+from proxemic.retrieval.embedding import as_vectors, gather, model_for, open_sources
 from proxemic.retrieval.gallery import Gallery, load_for
 from proxemic.retrieval.improvement import heads_without
 from proxemic.retrieval.searching import embed_queries
@@ -122,7 +120,7 @@ class Strangers:
 
 def calibrate(
     model: Embedder | str | os.PathLike[str] | None = None,
-    source: str | os.PathLike[str] | LabelledEmbeddings | None = None,
+    source: str | os.PathLike[str] | Rows | None = None,
     *,
     gallery: Gallery | str | os.PathLike[str] | None = None,
     split: HeldOutSplit | None = None,
@@ -177,8 +175,7 @@ def calibrate(
 
     >>> from torch import nn
     >>> rows = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.0], [1.0, 0.2], [-1.0, 0.0], [-1.0, 0.3]])
-    >>> from proxemic.data.rows import number_labels
-    >>> vectors = LabelledEmbeddings(rows, number_labels(["a", "a", "b", "b", "c", "c"]))
+    >>> vectors = Rows.of(rows, label=["a", "a", "b", "b", "c", "c"])
     >>> embedder = Embedder(nn.Flatten(), lambda image: torch.zeros(2, 1, 1))
     >>> found = calibrate(embedder, vectors, rate=0.34)
     >>> round(found.threshold, 2), round(found.false_accepts, 2), found.true_accepts
@@ -192,7 +189,7 @@ def calibrate(
     if new_images == "join" and (source is not None or gallery is not None):
         raise UserError("new_images adds to the split of a run: leave it out, or the source and the gallery.")
     if gallery is not None:
-        if split is not None or isinstance(source, LabelledEmbeddings):
+        if split is not None or isinstance(source, Rows):
             raise UserError(
                 "With a gallery, unknown pictures are read from a source: leave the split or the vectors out."
             )
@@ -331,7 +328,7 @@ def _open(gallery: Gallery | str | os.PathLike[str], model: Embedder | str | os.
 
 def _embed_held_out(
     embedder: Embedder,
-    source: str | os.PathLike[str] | LabelledEmbeddings | None,
+    source: str | os.PathLike[str] | Rows | None,
     split: HeldOutSplit | None,
     new_images: NewImages,
     *,
@@ -360,12 +357,10 @@ def _embed_held_out(
         assert isinstance(embedder.transform, Preprocessing)
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "precision": embedder.precision}
         vectors = embed_images(embedder.model, images, embedder.transform, **reading)
-        sequences = None if images.sequences is None else images.sequences.numbers
         description = f"{split} classes of {embedder.path}"
-        return HeldOut(vectors, images.labels, description, embedder.distance, sequences)
-    if isinstance(source, LabelledEmbeddings):
-        name, opened = "The vectors", source.rows.as_rows()
-        opened = replace(opened, pixels=Vectors(VectorArray(source.embeddings.detach().float().cpu())))
+        return HeldOut(vectors, images.labels, description, embedder.distance, images.sequences)
+    if isinstance(source, Rows):
+        name, opened = "The vectors", as_vectors(source)
     else:
         (opened,), name = open_sources(source), str(source)
         check_distinct(opened.names, source)

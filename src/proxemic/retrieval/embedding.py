@@ -10,7 +10,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from proxemic.data import FilePixels, ImageSet
-from proxemic.data.embeddings import LabelledEmbeddings, open_rows
+from proxemic.data.embeddings import open_rows
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import list_pictures, roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
@@ -20,7 +20,7 @@ from proxemic.retrieval.embedder import Embedded, Embedder
 from proxemic.retrieval.stores.store import Distance
 from proxemic.runs.pretrained import DEFAULT_MODEL
 
-Source = str | os.PathLike[str] | Rows | LabelledEmbeddings | Sequence[str | os.PathLike[str] | Rows]
+Source = str | os.PathLike[str] | Rows | Sequence[str | os.PathLike[str] | Rows]
 """One or several sources of `list_pictures` or files of vectors, or their content."""
 
 _AT_ONCE = 65_536  # vectors read at once
@@ -36,21 +36,26 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
         UserError: If a source does not exist, or has no pictures.
         ValueError: If a table or a file of vectors is not valid.
     """
-    if isinstance(source, LabelledEmbeddings):
-        if source.rows.paths is None:
-            raise ValueError("rows has no paths, but a gallery needs them as names: give paths, or use add_vectors.")
-        vectors = Vectors(VectorArray(source.embeddings.detach().float().cpu()))
-        return [replace(source.rows.as_rows(), pixels=vectors).without("is_query", "is_gallery")]
     sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
     opened, others = [], []
     for item in sources:
         if isinstance(item, Rows):
-            opened.append(item)
+            if not item.has("path"):
+                raise ValueError("rows have no paths, but need them as names: give a column path.")
+            opened.append(as_vectors(item))
         elif is_vector_file(item):
             opened.append(_named(open_rows(Path(item), whole=True), Path(item)))
         else:
             others.append(item)
     return [list_pictures(*others, missing=missing), *opened] if others or not sources else opened
+
+
+def as_vectors(rows: Rows) -> Rows:
+    """Return rows with their embeddings as vectors, if they have no other content."""
+    if rows.pixels is not None or rows.embeddings is None:
+        return rows
+    vectors = Vectors(VectorArray(rows.embeddings.detach().float().cpu()), made_by=rows.made_by)
+    return replace(rows, pixels=vectors, embeddings=None)
 
 
 def _named(rows: Rows, file: Path) -> Rows:

@@ -361,7 +361,7 @@ def _labels(images: ImageSet) -> list[int] | str:
 def _more(images: ImageSet) -> list[object]:
     """Return boxes and sequences, if any; without them, fingerprints of older runs stay valid."""
     boxes = images.pixels.boxes if isinstance(images.pixels, FilePixels) and any(images.pixels.boxes) else None
-    sequences = None if images.sequences is None else images.sequences.texts()
+    sequences = None if images.sequences is None else images.rows.texts("sequence")
     return [] if boxes is None and sequences is None else [boxes, sequences]
 
 

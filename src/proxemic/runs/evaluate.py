@@ -14,9 +14,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from proxemic.data import ImageSet
-from proxemic.data.embeddings import RowLabels
 from proxemic.errors import UserError, UserNote
-from proxemic.metrics import RetrievalMetrics, RetrievalResults, retrieval_metrics
+from proxemic.metrics import Distance, RetrievalMetrics, RetrievalResults, retrieval_metrics
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.metrics.retrieval import NoMatches
 from proxemic.ranges import check_fields
@@ -108,26 +107,32 @@ class EvaluationConfig:
         return ["map@r", "r_precision", *whole, *(f"{name}@{k}" for name, ks in at.items() for k in ks)]
 
 
+def results_of(
+    embeddings: Float[Tensor, "rows dim"], images: ImageSet, distance: Distance, k: int = 10
+) -> RetrievalResults:
+    """Return the search of embeddings: all rows in all, or queries in the gallery, without rows of the own sequence."""
+    roles = (images.is_query, images.is_gallery, images.sequences, images.categories, images.category_names)
+    return RetrievalResults(embeddings, images.labels, *roles, distance, k)
+
+
 def evaluate_embeddings(
     embeddings: Float[Tensor, "rows dim"],
-    rows: ImageSet | RowLabels,
+    images: ImageSet,
     config: EvaluationConfig,
     *,
     or_nan: bool = False,
     rerank: bool = False,
 ) -> RetrievalMetrics:
-    """Compute retrieval metrics of embeddings: all rows against all, or queries against the gallery.
+    """Compute retrieval metrics of the search that `results_of` makes.
 
-    A row is not compared with rows of its own sequence. If no query has a match, raise ``ValueError``, or with
-    ``or_nan`` warn and return NaN.
+    If no query has a match, raise ``ValueError``, or with ``or_nan`` warn and return NaN.
     """
-    if rows.labels is None:
+    if len(images) and not images.class_names:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
-    if len(rows.labels) and rows.labels.min() < 0:
-        row = int(rows.labels.argmin()) + 1
+    if (images.labels < 0).any():
+        row = int(images.labels.argmin()) + 1
         raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
-    sequences = None if rows.sequences is None else rows.sequences.numbers
-    results = RetrievalResults(embeddings, rows.labels, rows.is_query, rows.is_gallery, sequences)
+    results = results_of(embeddings, images, config.distance)
     settings: dict[str, Any] = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     settings |= {"rerank": rerank}
     roles = results.roles

@@ -1,4 +1,4 @@
-"""Embeddings of faces, each from a picture and its mirror image."""
+"""The network that embeds faces, each from a picture and its mirror image."""
 
 import copy
 from dataclasses import replace
@@ -7,10 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from proxemic.data import ImageSet
 from proxemic.models import EmbeddingModel
-from proxemic.runs.embed import embed_images
-from proxemic.runs.library_preprocessing import AnyPreprocessing
 
 
 class FlipSum(nn.Module):
@@ -29,18 +26,3 @@ class FlipSum(nn.Module):
     def forward(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch dim"]:
         embeddings = self.model(images) + self.model(images.flip(-1))
         return normalize(embeddings, dim=1) if self.normalize else embeddings
-
-
-def embed_faces(
-    model: EmbeddingModel,
-    images: ImageSet,
-    preprocessing: AnyPreprocessing,
-    *,
-    flip: bool = True,
-    batch_size: int = 256,
-    workers: int = 0,
-    description: str = "embedding",
-) -> Float[Tensor, "images dim"]:
-    """Embed faces by `embed_images`, by default as the sum over each image and its mirror image."""
-    network = FlipSum(model) if flip else model
-    return embed_images(network, images, preprocessing, batch_size=batch_size, workers=workers, description=description)

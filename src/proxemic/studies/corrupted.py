@@ -74,7 +74,7 @@ def measure_corrupted(
 def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Sequence[Float[Tensor, "images dim"]]:
     recipe, images = group[0].recipe, group[0].test
     if corruption is not None:
-        images = replace(images, pixels=CorruptedPixels(images.pictures, corruption, recipe.images))
+        images = images.with_pixels(CorruptedPixels(images.pictures, corruption, recipe.images))
     embeddings = embed_images(
         SideBySide([run.model for run in group]).to(pick_device("auto")),
         images,

@@ -1,6 +1,7 @@
 """Evaluate models on images, or files of embeddings, and compare two models or files."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -112,11 +113,14 @@ def evaluate(
     if out is not None:
         format_of(out)
 
-    from proxemic.data.embeddings import check_embedding_name, files_of_embeddings
+    from proxemic.data.embeddings import check_embedding_name, files_of_embeddings, write_embeddings
     from proxemic.metrics import MOST_RESAMPLES
-    from proxemic.models import is_model
-    from proxemic.studies.evaluation import Evaluation, choose_images, evaluate_files, evaluate_models
-    from proxemic.studies.evaluation import rerank as evaluate_again
+    from proxemic.models import is_model, read_checksum
+    from proxemic.recipes.reader import read_evaluation_config
+    from proxemic.runs.directory import RunDirectory
+    from proxemic.studies.evaluation import Evaluation, choose_images, embed_models, read_files, trained_labels
+    from proxemic.studies.evaluation.evaluated import evaluate_rows
+    from proxemic.studies.evaluation.open_set import identify_open_set
 
     check_range("resamples", resamples, f"[0, {MOST_RESAMPLES}]")
     saved = [] if save_embeddings is None else [Path(path) for path in files_of_embeddings(save_embeddings)]
@@ -132,14 +136,12 @@ def evaluate(
     models = [path.is_dir() or is_model(path) for path in paths]
     if any(models) and not all(models):
         raise UserError(f"{paths[0]} and {paths[1]} are a model and embeddings: give two of the same kind.")
-    options: Any = {"by_category": by is not None, "open_set_seed": seed if open_set else None, "report": report}
-    where: Any = {"labels": labels, "gallery_labels": gallery_labels, "overrides": overrides}
     if all(models):
-        where |= {"strict": strict, "new_images": new_images}
-        images, chosen, notes, request = choose_images(paths, split, query, gallery, **where)
+        data: Any = {"labels": labels, "gallery_labels": gallery_labels, "strict": strict, "new_images": new_images}
+        images, part, notes, request = choose_images(paths, split, query, gallery, overrides=overrides, **data)
         for note in notes:
             report(note)
-        evaluated = evaluate_models(paths, images, chosen, request, save_embeddings=save_embeddings, **options)
+        config, sets, trained = request.evaluation, [images], trained_labels(paths, images)
     else:
         for path in paths:
             check_embedding_name(path)
@@ -148,10 +150,34 @@ def evaluate(
         names = [*(name for name, value in given.items() if value), *(key for key in overrides if key[:4] == "data")]
         if names:
             raise UserError(f"--{names[0]} is for models, but {paths[0]} holds embeddings.")
-        evaluated = evaluate_files(paths, gallery=gallery, **where, **options)
+        part, config, trained, request = "all", read_evaluation_config(overrides), None, None
+        sets = read_files(paths, labels=labels, gallery=gallery, gallery_labels=gallery_labels, report=report)
+    for path, images in zip(paths, sets, strict=False):
+        if by is not None and images.categories is None:
+            raise UserError(
+                f"--by category needs categories, but the rows of {path} have none: give a table with a column "
+                "category (of images: --data.root TABLE), or leave it out."
+            )
+    if request is not None:
+        sets = embed_models(paths, sets[0], request, report)
+    if save_embeddings is not None:
+        write_embeddings(save_embeddings, replace(sets[0].described(), made_by=read_checksum(paths[0])))
+    evaluated = []
+    for path, images in zip(paths, sets, strict=True):
+        target = evaluate_rows(path, part, images, config)
+        target = replace(
+            target,
+            precision=images.rows.precision,
+            stopped=None if request is None else RunDirectory.of_model(path).stopped,
+            trained_on=None if trained is None else len(trained),
+            open_set=identify_open_set(str(path), target.results, seed) if open_set else None,
+        )
+        evaluated.append(target)
     if rerank:
-        evaluated.append(evaluate_again(evaluated[0]))
-    evaluation = Evaluation.of([target.with_prefixes(dims) for target in evaluated], level, resamples)
+        evaluated.append(evaluated[0].rerank())
+    evaluation = Evaluation.of(
+        evaluated, level, resamples, trained=trained or (), by_category=by is not None, dims=dims
+    )
     if out is not None:
         evaluation.write(out)
     for path, rows in ((per_class, evaluation.class_rows), (per_query, evaluation.query_rows)):

@@ -18,8 +18,8 @@ from proxemic.studies.targets import check_outputs, check_target, is_run, target
 from proxemic.tables import MISSING, Format, Table, format_of, percent, without_nan
 
 if TYPE_CHECKING:
-    from proxemic.data import ImageSource
-    from proxemic.metrics import VerificationMetrics
+    from proxemic.data import FacePairs, ImageSource
+    from proxemic.metrics import RetrievalResults, VerificationMetrics
 
 SETS = ("lfw", "cfp_fp", "agedb_30", "calfw", "cplfw")
 """The default sets of pairs."""
@@ -144,11 +144,11 @@ def verify(
     from proxemic.data import OwnVectors
     from proxemic.data.embeddings import open_rows
     from proxemic.data.faces import read_own_pairs, read_verification_set
-    from proxemic.metrics import pair_distances, verification_metrics
     from proxemic.models import takes_vectors
     from proxemic.recipes.reader import own_backbone, read_evaluation
-    from proxemic.runs.embed import load_embedder, pick_device
-    from proxemic.runs.faces import embed_faces
+    from proxemic.runs.embed import embed_images, load_embedder, pick_device
+    from proxemic.runs.evaluate import results_of
+    from proxemic.runs.faces import FlipSum
     from proxemic.studies.evaluation import check_made_by
     from proxemic.training import EvaluationConfig, RunDirectory
     from proxemic.training.config import BatchConfig
@@ -180,21 +180,15 @@ def verify(
     model, preprocessing = load_embedder(target, own_backbone(target))
     model.to(pick_device("auto"))
     distance, flip, metrics = distance or config.distance, flip and not of_vectors, {}
+    network = FlipSum(model) if flip else model
     for name, (pack, _) in packs.items():
         images = pack.images()
         check_made_by(target, model, images, report)
-        embeddings = embed_faces(
-            model,
-            images,
-            preprocessing,
-            flip=flip,
-            batch_size=config.batch_size,
-            workers=workers,
-            description=name,
+        embeddings = embed_images(
+            network, images, preprocessing, batch_size=config.batch_size, workers=workers, description=name
         )
         try:
-            distances = pair_distances(embeddings[pack.first], embeddings[pack.second], distance=distance)
-            metrics[name] = verification_metrics(distances, pack.same, folds=pack.folds, far=(_FAR,))
+            metrics[name] = verify_pairs(results_of(embeddings, images, distance), pack)
         except ValueError as error:
             raise UserError(f"{name} cannot be evaluated: {error}") from error
     stopped = RunDirectory.of_model(target).stopped
@@ -204,6 +198,15 @@ def verify(
     if out is not None:
         verification.write(out)
     return verification
+
+
+def verify_pairs(results: "RetrievalResults", pairs: "FacePairs") -> "VerificationMetrics":
+    """Verify pairs of rows by their distances, in their folds."""
+    from proxemic.metrics import pair_distances, verification_metrics
+
+    x = results.embeddings
+    distances = pair_distances(x[pairs.first], x[pairs.second], distance=results.distance)
+    return verification_metrics(distances, pairs.same, folds=pairs.folds, far=(_FAR,))
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:

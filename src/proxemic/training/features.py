@@ -145,7 +145,7 @@ def cached_features(
     pixels = CachedFeatures(plain, everything.rows_of(train), augmented_readers, rows)
     if held_out is not None:
         held_out = replace(held_out, pixels=CachedFeatures(plain, everything.rows_of(held_out)))
-    return replace(train, pixels=pixels), held_out
+    return train.with_pixels(pixels), held_out
 
 
 def _read(

@@ -1,6 +1,7 @@
 """Plots of a run: training curves and a retrieval gallery."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,8 @@ from torch import Tensor
 from proxemic.data import ImageSet
 from proxemic.data.reading import cut_thin
 from proxemic.files import write_atomically
-from proxemic.metrics import nearest_neighbours
 from proxemic.plots import save_figure
+from proxemic.runs.evaluate import results_of
 
 _QUERIES = 10
 _RIGHT, _WRONG, _QUERY = "#1a9641", "#d7191c", "#444444"
@@ -77,25 +78,14 @@ def draw_gallery(
     """
     if images.kind == "vectors":
         return
-    asked, searched = (
-        torch.arange(len(images)) if chosen is None else chosen.nonzero().squeeze(1)
-        for chosen in (images.is_query, images.is_gallery)
-    )
-    columns = min(neighbours, len(searched) - 1)
+    results = results_of(embeddings, images, distance, neighbours)
+    order = torch.randperm(len(results.queries), generator=torch.Generator().manual_seed(0))[:_QUERIES]
+    queries = results.queries[order].sort().values
+    is_query = torch.zeros(len(images), dtype=torch.bool).index_fill(0, queries, True)
+    found = replace(results, is_query=is_query).neighbours
+    columns = found.shape[1]
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
-    order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:_QUERIES]
-    queries = asked[order].sort().values
-    sequences = None if images.sequences is None else images.sequences.numbers
-    _, found = nearest_neighbours(
-        embeddings[queries],
-        embeddings[searched],
-        k=columns,
-        distance=distance,
-        exclude=torch.full((len(images),), -1).index_copy(0, searched, torch.arange(len(searched)))[queries],
-        query_sequences=None if sequences is None else sequences[queries],
-        gallery_sequences=None if sequences is None else sequences[searched],
-    )
     # Pasted into one image, since axes for every picture would take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(queries) + _HEADER), "white")
     draw = ImageDraw.Draw(sheet)
@@ -105,7 +95,7 @@ def draw_gallery(
         draw.text((_TILE_WIDTH * column + _TILE_WIDTH // 2, _HEADER // 2), title, "black", bold, anchor="mm")
     for row, query in enumerate(queries.tolist()):
         # Below 0, the rest of the gallery has the query's sequence.
-        shown = [query, *(int(searched[place]) for place in found[row].tolist() if place >= 0)]
+        shown = [query, *(place for place in found[row].tolist() if place >= 0)]
         for column, index in enumerate(shown):
             right = bool(images.labels[index] == images.labels[query])
             tile = ImageOps.expand(_square(images, index), _FRAME, (_RIGHT if right else _WRONG) if column else _QUERY)

@@ -118,7 +118,7 @@ def test_names_and_files_belong_together(source: type[Benchmark], root: Path) ->
     elif source is StanfordOnlineProducts:
         assert [path[-len(name) - 6 : -6] for path, name in zip(paths(test), names, strict=True)] == names
         assert test.categories is not None
-        assert test.categories.texts() == tuple(name.partition("_final")[0] for name in names)
+        assert test.rows.texts("category") == [name.partition("_final")[0] for name in names]
     else:
         assert [path.split("/")[-2] for path in paths(test)] == names
         assert splits.train.is_query is None

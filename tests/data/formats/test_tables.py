@@ -167,12 +167,12 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     assert check(table).unused == ("category_int", "note")
     assert images.sequences is not None
     assert images.categories is not None
-    assert images.attributes["subclass"].texts() == (*"mnmnmnmn",)
-    assert images.sequences.texts() == ("7", "8", None, "7", None, "7", "7", "x")
-    assert images.categories.texts() == ("cats", "cats", "dogs", "dogs", None, "cats", "cats", "dogs")
-    part = images.select_classes([1, 3])
-    assert part.sequences is not None
-    assert part.sequences.texts() == (None, "7", "7", "x")
+    assert images.attributes == ("subclass",)
+    assert images.rows.texts("subclass") == [*"mnmnmnmn"]
+    assert images.sequences.tolist() == [0, 1, -1, 0, -1, 0, 0, 2]
+    assert images.categories.tolist() == [0, 0, 1, 1, -1, 0, 0, 1]
+    assert images.category_names == ("cats", "dogs")
+    assert images.select_classes([1, 3]).rows.texts("sequence") == [None, "7", "7", "x"]
     splits = source.load()
     assert splits.notes == notes
     # A class of one sequence has nothing to find, and runs know another sequence from theirs.
@@ -191,8 +191,8 @@ def test_sequences_categories_and_columns_that_are_not_used(tmp_path: Path) -> N
     write(tmp_path / "g.csv", columns, ("9.png", "a", "7", "cats", "m", 0, ""))
     joined, notes = load_query_gallery(write(table, columns, *rows), tmp_path / "g.csv")
     assert joined.sequences is not None
-    assert joined.sequences.texts()[0] == joined.sequences.texts()[-1] == "7"
-    assert torch.equal(joined.sequences.numbers[[0, 3]], joined.sequences.numbers[[-1, -1]])
+    assert joined.rows.texts("sequence")[0] == joined.rows.texts("sequence")[-1] == "7"
+    assert torch.equal(joined.sequences[[0, 3]], joined.sequences[[-1, -1]])
 
 
 def test_a_sequence_on_both_sides_of_a_closed_set_is_said(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_files_are_found_by_names_in_another_form_of_unicode(tmp_path: Path) -> 
     vectors = tmp_path / "v.parquet"
     pyarrow.parquet.write_table(pa.table({"path": [f"{nfd}.png", "b.png"], "embedding": np.eye(2).tolist()}), vectors)
     labels = write(tmp_path / "labels.csv", ("path", "label"), ("b.png", "y"), (f"{nfc}.png", "x"))
-    assert read_embeddings(vectors, labels).rows.label_texts() == ["x", "y"]
+    assert read_embeddings(vectors, labels).labels == ["x", "y"]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -401,7 +401,7 @@ def test_the_example_of_the_page_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
-    assert names["images"].sequences.texts() == ("drive 1", "drive 2", None, None)
+    assert names["images"].rows.texts("sequence") == ["drive 1", "drive 2", None, None]
     (recipe,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     batches = yaml.safe_load(recipe)["batches"]
     assert batches["sampler"]["class_path"] == "proxemic.data.CategoryBalancedBatches"

@@ -58,7 +58,7 @@ def test_pictures_are_whole_and_letters_centred(splits: Splits, pictures: np.nda
 def test_attributes_are_those_of_the_faces(splits: Splits) -> None:
     letter = splits.train.class_names.index("U+0041 A")
     mine = (splits.train.labels == letter).nonzero().flatten()
-    texts = [splits.train.attributes[name].take(mine).texts() for name in ("family", "weight", "slant")]
+    texts = [splits.train.rows.take(mine).texts(name) for name in ("family", "weight", "slant")]
     assert len(set(zip(*texts, strict=True))) == 12
     faces = dict(zip(FACES, mine.tolist(), strict=True))
     for face, *described in zip(FACES, *texts, strict=True):
@@ -139,7 +139,7 @@ def letters(glyphs: Path) -> Splits:
 
 
 def characters(images: ImageSet) -> list[str]:
-    return [(text or "")[-1] for text in images.attributes["character"].texts()]
+    return [(text or "")[-1] for text in images.rows.texts("character")]
 
 
 def test_the_classes_are_the_base_letters(letters: Splits) -> None:
@@ -177,13 +177,13 @@ def test_halves_share_no_letter_and_no_image(letters: Splits) -> None:
 def test_attributes_are_known_of_every_image(letters: Splits) -> None:
     images, case = letters.train, {"Lu": "upper", "Ll": "lower", "Lt": "title"}
     assert [*images.attributes] == ["character", "case", "accent", "family", "weight", "slant"]
-    texts = {name: groups.texts() for name, groups in images.attributes.items()}
+    texts = {name: images.rows.texts(name) for name in images.attributes}
     for place, character in enumerate(characters(images)):
         marks = unicodedata.normalize("NFD", character)[1:]
         assert (texts["accent"][place] == "none") == (not marks)
         assert texts["case"][place] == case.get(unicodedata.category(character), "none")
-    assert "grave accent" in images.attributes["accent"].names
-    counts = torch.stack([images.labels, images.attributes["character"].numbers]).unique(dim=1, return_counts=True)[1]
+    assert "grave accent" in texts["accent"]
+    counts = torch.stack([images.labels, images.rows.numbers("character")[0]]).unique(dim=1, return_counts=True)[1]
     assert counts.unique().tolist() == [len(FACES)]
 
 

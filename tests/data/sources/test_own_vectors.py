@@ -1,6 +1,7 @@
 """Own vectors: all kinds of files and labels, splits, refused files, and many rows."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import torch
 
 from proxemic.data import ImageSet, OwnVectors
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
-from proxemic.data.rows import RowGroups, number_labels
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.data.vectors import VectorFile, Vectors
 from proxemic.studies.evaluate import evaluate
 from vectors import some_vectors, write_table
@@ -56,26 +57,24 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str, kin
 
 def test_what_a_run_has_saved_is_read_with_all_that_is_known(tmp_path: Path) -> None:
     vectors, names = some_vectors()
-    numbered, count = number_labels(names), len(names)
-    rows = RowLabels(
-        numbered.labels,
-        numbered.class_names,
-        tuple(f"{place}.png" for place in range(count)),
-        torch.arange(count) % 2 == 0,
-        torch.arange(count) % 3 > 0,
-        RowGroups.from_names([None if place % 5 else f"s{place % 10}" for place in range(count)]),
-        RowGroups.from_names([f"c{int(name[-2:]) // 4}" for name in names]),
+    places = range(len(names))
+    rows = Rows.of(
+        torch.from_numpy(vectors),
+        path=[f"{place}.png" for place in places],
+        label=names,
+        is_query=[str(place % 2 == 0).lower() for place in places],
+        is_gallery=[str(place % 3 > 0).lower() for place in places],
+        sequence=[None if place % 5 else f"s{place % 10}" for place in places],
+        category=[f"c{int(name[-2:]) // 4}" for name in names],
     )
     for name, labels in (("v.parquet", None), ("v.npy", tmp_path / "v.paths.csv")):
-        write_embeddings(tmp_path / name, LabelledEmbeddings(torch.from_numpy(vectors), rows), "me")
+        write_embeddings(tmp_path / name, replace(rows, made_by="me"))
         images, _ = OwnVectors(tmp_path / name, labels=labels).load_unsplit()
         assert store(images).made_by == "me"
-        assert store(images).names == rows.paths
+        assert images.names == tuple(rows.names)
         assert content(images) == [*zip(names, vectors.tolist(), strict=True)]
-        for name in ("is_query", "is_gallery"):
-            assert torch.equal(getattr(images, name), getattr(rows, name))
-        for name in ("sequences", "categories"):
-            assert getattr(images, name).texts() == getattr(rows, name).texts()
+        for column in ("is_query", "is_gallery", "sequence", "category"):
+            assert images.rows.texts(column) == rows.texts(column)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

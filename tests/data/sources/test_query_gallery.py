@@ -4,16 +4,20 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, read_labels
-from proxemic.data.rows import number_labels
+from proxemic.data.embeddings import read_labels
+from proxemic.data.rows import Rows
 from proxemic.data.sources import join_query_gallery, load_query_gallery
 
 
-def some(start: int, names: str, paths: str | None = None) -> LabelledEmbeddings:
+def some(start: int, names: str, paths: str | None = None) -> Rows:
     """Make rows that count up from start, with one letter each as class and perhaps as path."""
-    known = number_labels(list(names))
-    rows = RowLabels(known.labels, known.class_names, None if paths is None else tuple(paths))
-    return LabelledEmbeddings(torch.arange(start, start + len(names))[:, None].float(), rows)
+    rows = Rows.of(torch.arange(start, start + len(names))[:, None].float(), label=[*names])
+    return rows if paths is None else rows.with_texts(path=[*paths])
+
+
+def numbers(rows: Rows) -> list[float]:
+    assert rows.embeddings is not None
+    return rows.embeddings.flatten().tolist()
 
 
 def table(path: Path, rows: dict[str, str] | list[tuple[str, str]]) -> Path:
@@ -26,29 +30,23 @@ def table(path: Path, rows: dict[str, str] | list[tuple[str, str]]) -> Path:
 
 def test_classes_go_by_text() -> None:
     found = join_query_gallery(some(0, "zb"), some(2, "abz"))
-    assert found.embeddings.flatten().tolist() == [0, 1, 2, 3, 4]
-    assert found.rows.class_names == ("a", "b", "z")
-    assert found.rows.labels is not None
-    assert found.rows.labels.tolist() == [2, 1, 0, 1, 2]
-    assert found.rows.paths is None
-    assert found.rows.is_query is not None
-    assert found.rows.is_gallery is not None
-    assert found.rows.is_query.tolist() == [True, True, False, False, False]
-    assert found.rows.is_gallery.tolist() == [False, False, True, True, True]
+    assert numbers(found) == [0, 1, 2, 3, 4]
+    assert found.labels == ["z", "b", "a", "b", "z"]
+    assert not found.has("path")
+    assert found.truths("is_query").tolist() == [1, 1, 0, 0, 0]
+    assert found.truths("is_gallery").tolist() == [0, 0, 1, 1, 1]
 
 
 def test_a_row_of_both_is_one() -> None:
     found = join_query_gallery(some(0, "xyx", "pqr"), some(3, "yxz", "qst"))
-    assert found.embeddings.flatten().tolist() == [0, 1, 2, 4, 5]
-    assert found.rows.paths == ("p", "q", "r", "s", "t")
-    assert found.rows.is_query is not None
-    assert found.rows.is_gallery is not None
-    assert found.rows.is_query.tolist() == [True, True, True, False, False]
-    assert found.rows.is_gallery.tolist() == [False, True, False, True, True]
+    assert numbers(found) == [0, 1, 2, 4, 5]
+    assert found.names == ["p", "q", "r", "s", "t"]
+    assert found.truths("is_query").tolist() == [1, 1, 1, 0, 0]
+    assert found.truths("is_gallery").tolist() == [0, 1, 0, 1, 1]
 
 
 def test_paths_of_one_alone_say_nothing() -> None:
-    assert len(join_query_gallery(some(0, "xy", "pp"), some(2, "xy")).embeddings) == 4
+    assert len(join_query_gallery(some(0, "xy", "pp"), some(2, "xy"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -66,12 +64,12 @@ def test_rows_of_both_that_are_not_one(query: tuple[str, str], gallery: tuple[st
 
 
 def test_embeddings_that_do_not_fit() -> None:
-    plain = LabelledEmbeddings(torch.zeros(2, 1))
+    plain = Rows.of(torch.zeros(2, 1))
     for pair, words in (((plain, some(0, "x")), "the queries have no"), ((some(0, "x"), plain), "the gallery have no")):
         with pytest.raises(ValueError, match=words):
             join_query_gallery(*pair)
     with pytest.raises(ValueError, match="the queries have 2 dimensions but the gallery 1"):
-        join_query_gallery(LabelledEmbeddings(torch.zeros(2, 2)), plain)
+        join_query_gallery(Rows.of(torch.zeros(2, 2)), plain)
 
 
 def test_images_of_two_tables(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from browser import PHONE, Opened, faults_of_access
 from images import write_folder
 from proxemic.data import FilePixels, read_image
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
-from proxemic.data.rows import number_labels
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.curation import Cleaning, Duplicate, Outlier, Suspect, clean
@@ -97,7 +97,7 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert notes == ["1 picture cannot be read and is left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
 
 
-class Rows(nn.Module):
+class Colours(nn.Module):
     """The colours of an image at four heights, which its mirror image shares."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def test_mirrored_copies_are_found_and_cropped_ones_are_not(tmp_path: Path) -> N
     (photos / "05-mirrored.jpg").rename(photos / "05-copy.jpg")
     image = read_image(photos / "05.png").resize((40, 30), Image.Resampling.BICUBIC)
     image.save(photos / "05-copy.jpg", quality=80)  # near, and not mirrored
-    cleaning = clean(photos, Embedder(Rows(), prepare), report=lambda _: None)
+    cleaning = clean(photos, Embedder(Colours(), prepare), report=lambda _: None)
     found = sorted(
         (*sorted([Path(duplicate.path).stem, Path(duplicate.of).stem]), duplicate.kind)
         for duplicate in cleaning.duplicates
@@ -140,7 +140,7 @@ def test_a_weak_model_says_so_first(planted: Path, embedder: Embedder, tmp_path:
 
     def cleaned(noise: float, labels: list[str]) -> Cleaning:
         vectors = torch.from_numpy(centres + noise * rng.normal(size=(80, 6))).float()
-        write_embeddings(path, LabelledEmbeddings(vectors, number_labels(labels)))
+        write_embeddings(path, Rows.of(vectors, label=labels))
         return clean(path)
 
     weak = cleaned(1.5, labels)
@@ -158,7 +158,7 @@ def test_duplicates_do_not_make_a_model_look_strong(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = torch.from_numpy(rng.normal(size=(40, 6))).float().repeat(2, 1)
     path = tmp_path / "copies.parquet"
-    write_embeddings(path, LabelledEmbeddings(vectors, number_labels([f"class {row % 8}" for row in range(40)] * 2)))
+    write_embeddings(path, Rows.of(vectors, label=[f"class {row % 8}" for row in range(40)] * 2))
     assert clean(path).recall < 0.5
 
 
@@ -244,7 +244,7 @@ def test_vectors_need_no_model(tmp_path: Path) -> None:
     x[50] = x[8]
     x[30] = -x.sum(0)
     path = tmp_path / "vectors.parquet"
-    write_embeddings(path, LabelledEmbeddings(x, number_labels(labels)))
+    write_embeddings(path, Rows.of(x, label=labels))
     cleaning = clean(path)
     rows = {f"{path}, row {row}": row for row in range(60)}
     assert 12 in [rows[label.path] for label in cleaning.labels[:2]]

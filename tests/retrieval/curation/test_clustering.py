@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from images import write_folder
 from leftovers import killed_at
 from proxemic.data import FilePixels
-from proxemic.data.embeddings import LabelledEmbeddings
-from proxemic.data.rows import number_labels
+from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.metrics import Distance, partition_agreement
 from proxemic.retrieval import Embedder, calibrate
@@ -109,7 +108,7 @@ def test_the_threshold_that_was_learnt_for_groups_is_the_default(
     embedder = Embedder(
         nn.Flatten(), lambda _: torch.zeros(16, 1, 1), checksum="m", path=tmp_path / "model.safetensors"
     )
-    content = LabelledEmbeddings(torch.from_numpy(np.load(tmp_path / "x.npy")), number_labels([str(at) for at in true]))
+    content = Rows.of(torch.from_numpy(np.load(tmp_path / "x.npy")), label=[str(at) for at in true])
     learnt = calibrate(embedder, content, rate=0.3)
     monkeypatch.setattr(clustering, "MOST", most)
     said: list[str] = []

@@ -86,9 +86,9 @@ def test_no_gallery_is_written_over(exported: Path, store: Store) -> None:
 
 def test_the_file_is_one_of_embeddings_too(exported: Path) -> None:
     found = read_embeddings(exported / "shop.parquet")
+    assert found.embeddings is not None
     assert found.embeddings.shape == (ROWS - 1, DIM)
-    assert found.rows.paths is not None
-    assert found.rows.paths[3] == "/photos/4.jpg"
+    assert found.names[3] == "/photos/4.jpg"
 
 
 def change(exported: Path, path: Path, by: Callable[[pa.Table], pa.Table]) -> Path:

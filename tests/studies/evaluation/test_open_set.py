@@ -10,32 +10,30 @@ import pytest
 import torch
 
 from command_line import Here, assert_refused
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels, write_embeddings
-from proxemic.data.rows import number_labels
-from proxemic.metrics import open_set_identification
+from proxemic.arrays import number_texts
+from proxemic.data.embeddings import write_embeddings
+from proxemic.data.rows import Rows
+from proxemic.metrics import RetrievalResults, open_set_identification
 from proxemic.studies.evaluate import evaluate
 from proxemic.studies.evaluation.open_set import divide_open_set
 from vectors import some_vectors
 
 
-def rows(classes: int, each: int, **more: Any) -> RowLabels:
-    names = [f"{label:02d}" for label in range(classes) for _ in range(each)]
-    numbered = number_labels(names)
-    return RowLabels(numbered.labels, numbered.class_names, **more)
+def rows(classes: int, each: int, **flags: Any) -> RetrievalResults:
+    return RetrievalResults(torch.zeros(classes * each, 1), torch.arange(classes).repeat_interleave(each), **flags)
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors, labels = some_vectors(classes=44, each=6)
     path = tmp_path_factory.mktemp("open set") / "vectors.parquet"
-    write_embeddings(path, LabelledEmbeddings(torch.from_numpy(vectors), number_labels(labels)))
+    write_embeddings(path, Rows.of(torch.from_numpy(vectors), label=labels))
     return path
 
 
 @pytest.mark.parametrize(("classes", "each"), [(2, 2), (7, 5), (8, 1), (3, 4)])
 def test_half_of_the_classes_are_unknown(classes: int, each: int) -> None:
     content = rows(classes, each)
-    assert content.labels is not None
     is_gallery, is_query = divide_open_set(content, seed=3)
     assert not (is_gallery & is_query).any()
     assert (is_gallery | is_query).all()
@@ -50,11 +48,10 @@ def test_half_of_the_classes_are_unknown(classes: int, each: int) -> None:
 
 
 def test_flags_say_which_rows_are_which() -> None:
-    is_gallery, is_query = divide_open_set(number_labels(["a", "a", None, "b", "b"]), seed=0)
+    is_gallery, is_query = divide_open_set(RetrievalResults(torch.zeros(5, 1), torch.tensor([0, 0, -1, 1, 1])), seed=0)
     assert (is_gallery | is_query).tolist() == [True, True, False, True, True]  # without a label, a row is neither
     is_query = torch.arange(24) % 4 == 0
     content = rows(6, 4, is_query=is_query, is_gallery=~is_query)
-    assert content.labels is not None
     is_gallery, queries = divide_open_set(content, seed=0)
     assert torch.equal(queries, is_query)
     assert not (is_gallery & is_query).any()
@@ -68,8 +65,8 @@ def test_flags_say_which_rows_are_which() -> None:
 def test_the_figures_are_those_of_the_metric(file: Path, here: Here) -> None:
     found = json.loads(here("evaluate", file, "--open-set", "--json", "--resamples", "50").stdout)["open_set"]
     vectors, labels = some_vectors(classes=44, each=6)
-    embeddings, content = torch.from_numpy(vectors), number_labels(labels)
-    assert content.labels is not None
+    embeddings = torch.from_numpy(vectors)
+    content = RetrievalResults(embeddings, number_texts(labels)[0])
     gallery, queries = divide_open_set(content, seed=0)
     metric = open_set_identification(
         embeddings[queries], content.labels[queries], embeddings[gallery], content.labels[gallery]
@@ -110,7 +107,7 @@ def test_two_files_are_compared_each_at_its_own_threshold(file: Path, tmp_path: 
     vectors, labels = some_vectors(classes=44, each=6)
     other = tmp_path / "other.parquet"
     noisy = torch.from_numpy(vectors) + torch.randn(len(vectors), vectors.shape[1])
-    write_embeddings(other, LabelledEmbeddings(noisy, number_labels(labels)))
+    write_embeddings(other, Rows.of(noisy, label=labels))
     found = json.loads(here("evaluate", file, other, "--open-set", "--json", "--resamples", "50").stdout)
     first, second = (model["open_set"] for model in found["models"])
     difference = found["open_set"]["differences"]["dir@far=0.1"]
@@ -131,10 +128,9 @@ def test_a_run_is_evaluated_on_its_test_classes(run: Path) -> None:
 
 def test_what_cannot_be_divided_is_one_sentence(tmp_path: Path, file: Path, here: Here) -> None:
     path = tmp_path / "one.parquet"
-    write_embeddings(path, LabelledEmbeddings(torch.eye(4), number_labels(["a"] * 4)))
+    write_embeddings(path, Rows.of(torch.eye(4), label=["a"] * 4))
     assert_refused(here("evaluate", path, "--open-set"), ["leaves classes out of the gallery", "has less than two"])
-    alone = number_labels(["a", "b", "b", "b"])
-    write_embeddings(path, LabelledEmbeddings(torch.eye(4), alone))
+    write_embeddings(path, Rows.of(torch.eye(4), label=["a", "b", "b", "b"]))
     seeds = {here("evaluate", path, "--open-set", "--seed", str(seed)).returncode for seed in range(6)}
     assert seeds == {0, 2}, "a gallery of class a alone, which has one image, leaves no query of it"
     assert_refused(here("evaluate", file, "--open-set", "--seed", "-1"), ["seed is -1"])

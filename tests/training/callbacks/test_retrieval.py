@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 import evaluated
 from evaluated import CONFIG, PREPROCESSING, Module
-from proxemic.data import EmbeddingDataset, ImageSet, RowGroups
+from proxemic.data import EmbeddingDataset, ImageSet
 from proxemic.errors import TrainingDiverged, UserNote
 from proxemic.runs.embed import embed_images
 from proxemic.runs.evaluate import evaluate_embeddings
@@ -44,9 +44,9 @@ def test_a_users_module_is_evaluated_after_the_epoch(images: ImageSet, flags: bo
     plain = images
     if flags:
         asks = torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.5
-        plain = ImageSet(images.pixels, images.labels, images.class_names, asks, ~asks)
-        bursts = RowGroups(torch.arange(50) // 12 * 6 + images.labels, tuple(map(str, range(30))))
-        images = replace(plain, sequences=bursts)  # two images of a class in each; one query has no other
+        plain = ImageSet.from_names(images.pixels, [*map(str, images.label_texts())], asks, ~asks)
+        bursts = [*map(str, (torch.arange(50) // 12 * 6 + images.labels).tolist())]
+        images = replace(plain, rows=plain.rows.with_texts(sequence=bursts))
     evaluate, module = RetrievalCallback(images, PREPROCESSING, CONFIG), Module()
     trainer = fit(module, images, evaluate)
     found = evaluate_embeddings(embed_images(module, images, PREPROCESSING, batch_size=16), images, CONFIG)
@@ -80,7 +80,7 @@ def test_every_second_epoch_under_another_name(images: ImageSet) -> None:
 
 
 def test_values_are_nan_with_one_warning_where_no_image_has_a_match(images: ImageSet) -> None:
-    singles = ImageSet(images.pixels, torch.arange(50), tuple(map(str, range(50))))
+    singles = replace(images, labels=torch.arange(50), class_names=tuple(map(str, range(50))))
     evaluate = RetrievalCallback(singles, PREPROCESSING, CONFIG)
     with pytest.warns(UserNote, match="none of the 50 queries") as warned:
         trainer = fit(Module(), images, evaluate)

@@ -10,7 +10,7 @@ import torch
 from proxemic.data.benchmarks.benchmark import Official
 from proxemic.data.images import ImageSet
 from proxemic.data.pixels import FilePixels
-from proxemic.data.rows import RowGroups, first_few
+from proxemic.data.rows import Rows, first_few
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,9 @@ def official_sets(
 def _image_set(folder: Path, rows: Sequence[Listed], class_names: Mapping[int, str]) -> ImageSet:
     present, labels = torch.tensor([row.label for row in rows], dtype=torch.int64).unique(return_inverse=True)
     has_roles = bool(rows) and rows[0].query is not None
-    is_query = torch.tensor([bool(row.query) for row in rows]) if has_roles else None
-    return ImageSet(
-        FilePixels([folder / row.path for row in rows]),
-        labels,
-        tuple(class_names[label] for label in present.tolist()),
-        is_query,
-        None if is_query is None else ~is_query,
-        categories=RowGroups.from_names([row.category for row in rows]),
-    )
+    columns: dict[str, list[str | None]] = {"category": [row.category for row in rows]}
+    if has_roles:
+        columns["is_query"] = [str(bool(row.query)) for row in rows]
+        columns["is_gallery"] = [str(not row.query) for row in rows]
+    described = Rows.of(FilePixels([folder / row.path for row in rows]), **columns)
+    return ImageSet(described, labels, tuple(class_names[label] for label in present.tolist()))

@@ -13,6 +13,7 @@ import torch
 from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, OriginalFile
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels import ArrayPixels
+from proxemic.data.rows import Rows
 from proxemic.files import has_md5
 
 _NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -81,7 +82,7 @@ class FashionMNIST(Benchmark):
                 f"{self.folder} has {len(images):,} images and {len(labels):,} labels in its {part} files, of "
                 f"classes {sorted(set(labels.tolist()))}: a label for each of classes 0 to 9 is needed."
             )
-        return ImageSet(ArrayPixels(images), torch.from_numpy(labels.astype(np.int64)), _NAMES)
+        return ImageSet(Rows.of(ArrayPixels(images)), torch.from_numpy(labels.astype(np.int64)), _NAMES)
 
     def _read_file(self, name: str, dimensions: int, flaws: list[str]) -> np.ndarray:
         folders = ("", "raw/", "FashionMNIST/raw/")

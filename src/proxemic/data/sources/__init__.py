@@ -1,7 +1,7 @@
 """Image sources that need no download: the user's own folders and tables, glyphs, digits, and folds of any source.
 
-`check` reports the content and flaws of a folder or table. `load_query_gallery`, `load_query_gallery_vectors` and
-`join_query_gallery` join queries and a gallery from two places.
+`check` reports the content and flaws of a folder or table. `load_query_gallery` and `join_query_gallery`
+join queries and a gallery from two places.
 """
 
 from proxemic.data.sources.check import DatasetReport, check
@@ -12,7 +12,7 @@ from proxemic.data.sources.hugging_face import HuggingFaceDataset
 from proxemic.data.sources.image_folder import OwnImages
 from proxemic.data.sources.own_source import OwnSource
 from proxemic.data.sources.own_vectors import OwnVectors
-from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery, load_query_gallery_vectors
+from proxemic.data.sources.query_gallery import join_query_gallery, load_query_gallery
 
 __all__ = [
     "DatasetReport",
@@ -27,5 +27,4 @@ __all__ = [
     "check",
     "join_query_gallery",
     "load_query_gallery",
-    "load_query_gallery_vectors",
 ]

@@ -7,6 +7,7 @@ import torch
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
+from proxemic.data.rows import Rows
 from proxemic.extras import optional_dependency
 from proxemic.ranges import SEEDS, check_fields
 
@@ -43,7 +44,7 @@ class Digits(ImageSource):
             from sklearn.datasets import load_digits
         images, labels = load_digits(return_X_y=True)
         pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-        images = ImageSet(ArrayPixels(pixels), torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
+        images = ImageSet(Rows.of(ArrayPixels(pixels)), torch.from_numpy(labels.astype(np.int64)), tuple("0123456789"))
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.split_seed))
         test, rest = order[:500], order[500:]
         held = round(len(rest) * self.validation_fraction)

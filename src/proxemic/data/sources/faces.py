@@ -13,6 +13,7 @@ import torch
 from proxemic.data.formats.recordio import RecordIndex, read_record_index
 from proxemic.data.images import ImageSet, ImageSource, Splits, require_root
 from proxemic.data.pixels import FilePixels
+from proxemic.data.rows import Rows
 from proxemic.data.sources.own_source import anything_to_find
 from proxemic.data.splits import hold_out
 from proxemic.files import readable
@@ -100,7 +101,7 @@ class RecordFaces(_Faces):
                 f"{said} says that there is another number of identities than the {len(identities):,} of the records: "
                 "get the files again, or remove it if the records are right."
             )
-        return ImageSet(pixels, torch.from_numpy(labels), tuple(map(str, identities.tolist()))), ()
+        return ImageSet(Rows.of(pixels), torch.from_numpy(labels), tuple(map(str, identities.tolist()))), ()
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class FaceFolders(_Faces):
         paths = [root / name / file for name, own in by_identity.items() for file in own]
         empty = len(folders) - len(by_identity)
         notes = (f"{empty} folders of {root} have no images and are left out.",) if empty else ()
-        return ImageSet(FilePixels(paths), labels, tuple(map(readable, by_identity))), notes
+        return ImageSet(Rows.of(FilePixels(paths)), labels, tuple(map(readable, by_identity))), notes
 
 
 def _image_records(index: RecordIndex) -> np.ndarray:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
-from proxemic.data.rows import RowGroups
+from proxemic.data.rows import Rows
 from proxemic.data.splits import hold_out
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
@@ -118,23 +118,19 @@ def image_set(
     rasters: Rasters,
     labels: Int64[Tensor, " characters"],
     class_names: tuple[str, ...],
-    attributes: Mapping[str, RowGroups] = MappingProxyType({}),
+    attributes: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> ImageSet:
     """Build an image set of characters, one image per typeface, with attributes of characters and typefaces."""
-    faces = torch.arange(len(FACES))
-    character = torch.arange(len(rasters)).repeat_interleave(len(FACES))
+    faces = range(len(FACES))
     of_faces = {
-        "family": RowGroups(faces // 4, ("sans", "mono", "serif")),
-        "weight": RowGroups(faces % 2, ("regular", "bold")),
-        "slant": RowGroups(faces % 4 // 2, ("upright", "slanted")),
+        "family": [("sans", "mono", "serif")[face // 4] for face in faces],
+        "weight": [("regular", "bold")[face % 2] for face in faces],
+        "slant": [("upright", "slanted")[face % 4 // 2] for face in faces],
     }
-    return ImageSet(
-        ArrayPixels(rasters.reshape(-1, _SIZE, _SIZE)),
-        labels[character],
-        class_names,
-        attributes={name: groups.take(character) for name, groups in attributes.items()}
-        | {name: groups.take(faces.repeat(len(rasters))) for name, groups in of_faces.items()},
-    )
+    columns = {name: [text for text in texts for _ in faces] for name, texts in attributes.items()}
+    columns |= {name: texts * len(rasters) for name, texts in of_faces.items()}
+    rows = Rows.of(ArrayPixels(rasters.reshape(-1, _SIZE, _SIZE)), **columns)
+    return ImageSet(rows, labels.repeat_interleave(len(FACES)), class_names)
 
 
 def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...]]:
@@ -263,7 +259,7 @@ class GlyphLetters(ImageSource):
             _take_letters(codes, rasters, {names[place]: letters[names[place]] for place in half}) for half in halves
         )
         characters = sum(map(len, letters.values()))
-        taken = [len(images.attributes["character"].names) for images in (train, test)]
+        taken = [len(images.rows.numbers("character")[1]) for images in (train, test)]
         note = (
             f"{len(letters):,} letters have {self.min_characters} or more characters that look different, "
             f"{characters:,} in all; {train.num_classes:,} of {taken[0]:,} characters are for training and "
@@ -309,5 +305,5 @@ def _take_letters(codes: Codes, rasters: Rasters, letters: dict[str, list[int]])
         rasters[places],
         torch.arange(len(letters)).repeat_interleave(torch.tensor([len(letter) for letter in letters.values()])),
         tuple(" ".join([*(f"U+{ord(item):04X}" for item in letter), letter]) for letter in letters),
-        {name: groups for name, texts in attributes.items() if (groups := RowGroups.from_names(texts))},
+        attributes,
     )

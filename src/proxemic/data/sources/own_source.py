@@ -279,7 +279,7 @@ def anything_to_find(images: ImageSet) -> bool:
     # An image without a sequence is a sequence of its own.
     sequences, count = torch.arange(len(images)), len(images)
     if images.sequences is not None:
-        numbers, known = images.sequences.numbers, len(images.sequences.names)
+        numbers, known = images.sequences, int(images.sequences.max()) + 1
         sequences, count = torch.where(numbers < 0, sequences + known, numbers), count + known
     kinds = images.labels * count + sequences
     queries = kinds if images.is_query is None else kinds[images.is_query]
@@ -289,8 +289,8 @@ def anything_to_find(images: ImageSet) -> bool:
 
 
 def _torn_sequences(*parts: ImageSet | None) -> tuple[str, ...]:
-    sides = [{*part.sequences.texts()} - {None} for part in parts if part is not None and part.sequences is not None]
-    torn = sorted(str(name) for name in set().union(*(one & other for one, other in combinations(sides, 2))))
+    sides = [{*filter(None, part.rows.texts("sequence"))} for part in parts if part is not None]
+    torn = sorted(set[str]().union(*(one & other for one, other in combinations(sides, 2))))
     note = (
         f"{len(torn)} sequences have images in more than one of training, validation and test ({first_few(torn)}), "
         "which makes the test too easy: give a column split that keeps each on one side."

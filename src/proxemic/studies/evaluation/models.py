@@ -5,49 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from proxemic.data import ImageSet, ImageSource, Splits
-from proxemic.data.embeddings import LabelledEmbeddings, write_embeddings
 from proxemic.data.formats.tables import SplitName
-from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery, load_query_gallery_vectors
+from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery
 from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
+from proxemic.models import EmbeddingModel, takes_vectors
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.runs.embed import embed_images, load_embedder, pick_device
-from proxemic.studies.evaluation.rows import TargetMetrics, evaluate_rows
 from proxemic.studies.targets import is_run
 from proxemic.training import RunDirectory
 
 
-def evaluate_models(
-    paths: Sequence[Path],
-    images: ImageSet,
-    split: str,
-    request: Evaluation,
-    *,
-    by_category: bool,
-    open_set_seed: int | None,
-    save_embeddings: Path | None,
-    report: Callable[[str], object],
-) -> list[TargetMetrics]:
-    """Embed the images of `choose_images` with each model, and evaluate the embeddings."""
-    if by_category and images.categories is None:
-        raise UserError(
-            "--by category needs categories, but these images have none: give --data.root a table with a column "
-            "category."
-        )
-    # The labels of classes that a model was trained on, by name; None if the training classes of a model are unknown.
-    classes, trained = [RunDirectory.of_model(path).read_classes() for path in paths], None
-    if None not in classes:
-        names = {name for class_ in classes if class_ is not None for name in class_.trained}
-        trained = [label for label, name in enumerate(images.class_names) if name in names]
-    targets = []
+def embed_models(
+    paths: Sequence[Path], images: ImageSet, request: Evaluation, report: Callable[[str], object]
+) -> list[ImageSet]:
+    """Embed the images of `choose_images` with each model."""
+    embedded, precision = list[ImageSet](), request.evaluation.precision
     for path in paths:
         model, preprocessing = load_embedder(path, own_backbone(path))
-        precision = request.evaluation.precision
         check_made_by(path, model, images, report)
         embeddings = embed_images(
             model.to(pick_device("auto")),
@@ -57,14 +34,18 @@ def evaluate_models(
             workers=request.batches.workers,
             precision=precision,
         )
-        content = LabelledEmbeddings.of_images(embeddings, images)
-        if save_embeddings is not None:
-            write_embeddings(save_embeddings, content, read_checksum(path), precision)
-        target = evaluate_rows(path, split, content, request.evaluation, open_set_seed)
-        target = replace(target, images=images, precision=precision, stopped=RunDirectory.of_model(path).stopped)
-        target = target.with_categories() if by_category else target
-        targets.append(target if trained is None else _with_parts(target, trained))
-    return targets
+        rows = replace(images.rows, embeddings=embeddings, precision=precision)
+        embedded.append(replace(images, rows=rows))
+    return embedded
+
+
+def trained_labels(paths: Sequence[Path], images: ImageSet) -> list[int] | None:
+    """Return the labels of classes that a model was trained on, by name; None if those of a model are unknown."""
+    classes = [RunDirectory.of_model(path).read_classes() for path in paths]
+    if None in classes:
+        return None
+    names = {name for class_ in classes if class_ is not None for name in class_.trained}
+    return [label for label, name in enumerate(images.class_names) if name in names]
 
 
 def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
@@ -75,20 +56,6 @@ def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: C
             f"WARNING: {path} was trained on vectors of the model {known}, but these come from {made_by}: the figures "
             "are meaningless unless the two are the same model."
         )
-
-
-def _with_parts(target: TargetMetrics, trained: Sequence[int]) -> TargetMetrics:
-    """Add metrics of the unseen and the seen classes, if there are both; each part is searched in itself."""
-    rows, parts = target.rows, []
-    assert rows.labels is not None
-    is_seen = torch.isin(rows.labels, torch.tensor(trained, dtype=torch.int64))
-    for split, chosen in (("unseen", ~is_seen), ("seen", is_seen)):
-        queries = chosen if rows.is_query is None else chosen[rows.is_query]
-        if 0 < len(trained) < target.classes and bool((queries & target.metrics.evaluated).any()):
-            kept = chosen.nonzero().squeeze(1)
-            part = LabelledEmbeddings(target.content.embeddings[kept], rows.take(kept))
-            parts.append(evaluate_rows(target.name, split, part, target.config))
-    return replace(target, trained_on=len(trained), parts=tuple(parts))
 
 
 def choose_images(
@@ -128,7 +95,7 @@ def choose_images(
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         if _take_vectors(paths, (query, gallery)):
             asked, searched = OwnVectors(query, labels=labels), OwnVectors(gallery, labels=gallery_labels)
-            images, notes = load_query_gallery_vectors(asked, searched)
+            images, notes = load_query_gallery(asked, searched)
         else:
             images, notes = load_query_gallery(query, gallery, strict=strict)
         return images, "all", notes, request

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from proxemic.data.embeddings import LabelledEmbeddings, RowLabels
 from proxemic.errors import UserError
-from proxemic.metrics import FEWEST_CLASSES, Distance, OpenSetIdentification, open_set_identification
+from proxemic.metrics import FEWEST_CLASSES, OpenSetIdentification, RetrievalResults, open_set_identification
 from proxemic.metrics.open_set import threshold_name
 
 
@@ -55,32 +54,31 @@ class OpenSet:
         return notes
 
 
-def identify_open_set(name: str, content: LabelledEmbeddings, distance: Distance, seed: int) -> OpenSet:
+def identify_open_set(name: str, results: RetrievalResults, seed: int) -> OpenSet:
     """Divide rows by `divide_open_set`, and identify the queries in the gallery."""
-    rows = content.rows
-    if rows.labels is None or len(rows.labels[rows.labels >= 0].unique()) < 2:
+    x, labels, sequences = results.embeddings, results.labels, results.sequences
+    if len(labels[labels >= 0].unique()) < 2:
         raise UserError(f"--open-set leaves classes out of the gallery, but {name} has less than two: give more.")
-    gallery, queries = (kind.nonzero().squeeze(1) for kind in divide_open_set(rows, seed))
-    place = torch.full((len(rows.labels),), -1)
+    gallery, queries = (kind.nonzero().squeeze(1) for kind in divide_open_set(results, seed))
+    place = torch.full((len(labels),), -1)
     place[gallery] = torch.arange(len(gallery))
-    sequences = None if rows.sequences is None else rows.sequences.numbers
     try:
         found = open_set_identification(
-            content.embeddings[queries],
-            rows.labels[queries],
-            content.embeddings[gallery],
-            rows.labels[gallery],
-            distance=distance,
+            x[queries],
+            labels[queries],
+            x[gallery],
+            labels[gallery],
+            distance=results.distance,
             exclude=place[queries],
             query_sequences=None if sequences is None else sequences[queries],
             gallery_sequences=None if sequences is None else sequences[gallery],
         )
     except ValueError as error:
         raise UserError(f"--open-set cannot be computed for {name}: {error}") from error
-    return OpenSet(found, len(gallery), len(rows.labels[gallery].unique()))
+    return OpenSet(found, len(gallery), len(labels[gallery].unique()))
 
 
-def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
+def divide_open_set(results: RetrievalResults, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
     """Divide rows into a gallery and queries, and return a mask of each.
 
     All rows of half of the classes (rounded down) are queries, which the gallery lacks. Half of the rows of every other
@@ -88,13 +86,12 @@ def divide_open_set(rows: RowLabels, seed: int) -> tuple[Bool[Tensor, " rows"], 
     and queries, these are kept, and half of the classes are removed from the gallery, unless it lacks classes of
     queries already.
     """
-    labels = rows.labels
-    assert labels is not None
+    labels = results.labels
     generator = torch.Generator().manual_seed(seed)
     classes = labels[labels >= 0].unique()
     known = classes[torch.randperm(len(classes), generator=generator)][len(classes) // 2 :]
-    if rows.is_query is not None and rows.is_gallery is not None:
-        is_gallery, is_query = rows.is_gallery & (labels >= 0), rows.is_query & (labels >= 0)
+    if results.is_query is not None and results.is_gallery is not None:
+        is_gallery, is_query = results.is_gallery & (labels >= 0), results.is_query & (labels >= 0)
         if torch.isin(labels[is_query], labels[is_gallery]).all():
             is_gallery = is_gallery & torch.isin(labels, known)
         return is_gallery, is_query

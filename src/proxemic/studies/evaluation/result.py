@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from proxemic.metrics import (
 )
 from proxemic.metrics.confidence import AveragedOver
 from proxemic.runs.evaluate import computed_in
-from proxemic.studies.evaluation.rows import TargetMetrics
+from proxemic.studies.evaluation.evaluated import TargetMetrics
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, counted, format_of, percent, without_nan
 
@@ -151,15 +151,28 @@ class Evaluation:
     prefixes: tuple["Evaluation", ...] = ()
 
     @classmethod
-    def of(cls, targets: Sequence[TargetMetrics], level: float, resamples: int) -> "Evaluation":
-        """Compute intervals or differences by the bootstrap; 0 resamples compute neither."""
-        parts, categories, prefixes = (
-            tuple(
-                cls.of(part, level, resamples)
-                for part in zip(*(getattr(target, name) for target in targets), strict=True)
-            )
-            for name in ("parts", "categories", "prefixes")
-        )
+    def of(
+        cls,
+        targets: Sequence[TargetMetrics],
+        level: float,
+        resamples: int,
+        *,
+        trained: Sequence[int] = (),
+        by_category: bool = False,
+        dims: Sequence[int] = (),
+    ) -> "Evaluation":
+        """Compute intervals or differences by the bootstrap; 0 resamples compute neither.
+
+        Add evaluations of the classes that a model was trained on and of the others, of the queries of each category,
+        and of the first numbers of the embeddings.
+        """
+
+        def pairs(sections: Iterable[Sequence[TargetMetrics]]) -> tuple[Evaluation, ...]:
+            return tuple(cls.of(section, level, resamples) for section in zip(*sections, strict=True))
+
+        parts = pairs(target.parts(trained) for target in targets)
+        categories = pairs(target.by_category() if by_category else () for target in targets)
+        prefixes = pairs(target.prefixes(dims) for target in targets)
         bootstrap, metrics = (level, resamples), [target.metrics for target in targets]
         first, split = metrics[0], targets[0].split
         # Two models have the same queries and matches, and therefore the same chance level.
@@ -223,7 +236,7 @@ class Evaluation:
     def class_rows(self) -> list[dict[str, Any]]:
         """Return the first model's metrics of each class with an evaluated query, worst first."""
         target = self.targets[0]
-        names = target.rows.class_names or ()
+        names = target.images.class_names
         counts = self.metrics.labels[self.metrics.evaluated].bincount()
         rows = [
             {"label": readable(names[label]), "queries": int(counts[label])} | metrics
@@ -234,13 +247,14 @@ class Evaluation:
     def query_rows(self) -> list[dict[str, Any]]:
         """Return the first model's metrics of each evaluated query, by path or row (from 1), worst first."""
         target, metrics = self.targets[0], self.metrics
-        rows, names, labels = target.rows, target.rows.class_names or (), metrics.labels.tolist()
-        places = range(len(labels)) if rows.is_query is None else rows.is_query.nonzero().squeeze(1).tolist()
+        is_query, classes, paths = target.images.is_query, target.images.class_names, target.images.names
+        labels = metrics.labels.tolist()
+        places = range(len(labels)) if is_query is None else is_query.nonzero().squeeze(1).tolist()
         values = {name: column.tolist() for name, column in metrics.per_query.items()}
         queries = [
             {
-                "query": readable(rows.paths[places[number]]) if rows.paths else places[number] + 1,
-                "label": readable(str(names[labels[number]])),
+                "query": readable(paths[places[number]]) if paths else places[number] + 1,
+                "label": readable(classes[labels[number]]),
             }
             | {name: column[number] for name, column in values.items()}
             for number in metrics.evaluated.nonzero().squeeze(1).tolist()
@@ -272,7 +286,7 @@ class Evaluation:
         return Table(header, rows, "By category; the queries of each search all images", notes)
 
     def _prefix_table(self) -> Table:
-        whole = f"all {self.targets[0].content.embeddings.shape[1]}"
+        whole = f"all {self.targets[0].embeddings.shape[1]}"
         names = [name for name in self.metrics if name.startswith("recall@")] or [self.targets[0].metric]
         rows = [
             [name, *(percent(target.metrics[metric]) for target in item.targets for metric in names)]
@@ -291,9 +305,7 @@ class Evaluation:
         if self.parts:
             more["parts"] = {part.targets[0].split: part._content() for part in self.parts}
         if self.prefixes:
-            more["dims"] = {
-                str(prefix.targets[0].content.embeddings.shape[1]): prefix._content() for prefix in self.prefixes
-            }
+            more["dims"] = {str(prefix.targets[0].embeddings.shape[1]): prefix._content() for prefix in self.prefixes}
         if self.open_set and (first := self.targets[0].open_set):
             more["open_set"] = (first.content() if len(summaries) == 1 else {}) | self.open_set.bounds()
         if len(summaries) == 1:
@@ -308,8 +320,8 @@ class Evaluation:
         target = self.targets[0]
         title = f"{counted(target.classes, 'class', 'classes')}, {counted(target.metrics.queries, 'query', 'queries')}"
         title += f", {_IMAGES.get(target.split, f'{target.split} images')}"
-        if target.rows.is_gallery is not None:
-            title += f", {int(target.rows.is_gallery.sum()):,} in the gallery"
+        if target.images.is_gallery is not None:
+            title += f", {int(target.images.is_gallery.sum()):,} in the gallery"
         if target.metrics.average == "classes":
             title += ", averages over classes"
         title += computed_in(target.precision)
@@ -334,7 +346,6 @@ class Evaluation:
 
 
 def _summary(target: TargetMetrics) -> dict[str, Any]:
-    labels = target.rows.labels
     known = {} if target.trained_on is None else {"classes_trained_on": target.trained_on}
     return {
         target.split: dict(target.metrics),
@@ -343,7 +354,7 @@ def _summary(target: TargetMetrics) -> dict[str, Any]:
         **({} if target.stopped is None else {"unfinished": target.stopped}),
         "classes": target.classes,
         **known,
-        **({} if target.category is not None else {"images": 0 if labels is None else len(labels)}),
+        **({} if target.category is not None else {"images": len(target.images)}),
         "queries": target.metrics.queries,
         "queries_left_out": target.metrics.left_out,
     }

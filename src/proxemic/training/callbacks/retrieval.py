@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from proxemic.data import ImageSet, Preprocessing
-from proxemic.data.embeddings import RowLabels
+from proxemic.data.rows import Rows
 from proxemic.metrics import RetrievalMetrics
 from proxemic.ranges import check_range
 from proxemic.runs.embed import embed_dataset, embed_images
@@ -80,9 +80,8 @@ class RetrievalCallback(Callback):
 
     def evaluate(self, trainer: Trainer, network: nn.Module) -> RetrievalMetrics:
         """Evaluate any network on the held-out images; all processes return the same metrics."""
-        rows: ImageSet | RowLabels
         if isinstance(self.images, ImageSet):
-            embeddings, rows = self.embed(network), self.images
+            embeddings, images = self.embed(network), self.images
         else:
             size, precision = self.evaluation.batch_size, self.evaluation.precision
             embeddings, labels = embed_dataset(
@@ -93,9 +92,9 @@ class RetrievalCallback(Callback):
                     "images have no labels to evaluate embeddings by: give samples of an input and a label."
                 )
             names, numbers = labels.unique(return_inverse=True)
-            rows = RowLabels(numbers, tuple(map(str, names.tolist())))
+            images = ImageSet(Rows.of(embeddings), numbers, tuple(map(str, names.tolist())))
         check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
-        return evaluate_embeddings(embeddings, rows, self.evaluation, or_nan=True)
+        return evaluate_embeddings(embeddings, images, self.evaluation, or_nan=True)
 
     def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:
         """Embed an `ImageSet` with any network; the processes share the work, and each gets all embeddings."""
