@@ -131,7 +131,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shelf(tmp_path_factory.mktemp("shelf"))
 
 
-@pytest.fixture(scope="module")  # Playwright's loop runs in this thread, where asyncio.run then cannot
+@pytest.fixture(scope="session")
 def browse() -> "Iterator[Opened]":
     from browser import chromium  # not with this file: what tests losses on a GPU has no browser
 
