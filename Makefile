@@ -1,5 +1,5 @@
-# make quick, demo, test, test-fast, test-docs, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by
-# itself and writes nothing outside this folder but uv's cache.
+# make quick, demo, test, test-fast, test-docs, coverage, mutants, docs, dist, lint, types, lowest, gpu-packages: each sets everything
+# up by itself and writes nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
@@ -17,7 +17,7 @@ PYTEST = pytest --workers 3
 OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks distributions docs experiments extending licences migrating \
 	readme site tutorials))
 
-.PHONY: quick demo test test-fast test-docs coverage docs dist lint types lowest gpu-packages setup
+.PHONY: quick demo test test-fast test-docs coverage mutants docs dist lint types lowest gpu-packages setup
 
 # What the demo, the pages to start with and a search need, without the other extras and the tests.
 quick: $(UV)
@@ -41,6 +41,13 @@ test-docs: setup
 coverage: setup
 	@mkdir -p .cache/coverage
 	$(RUN) $(TESTING) COVERAGE_FILE=$(CURDIR)/.cache/coverage/data $(PYTEST) -m "not full_disk" --cov --cov-report=term
+
+# Which of sixty random changes of the package no test notices; by what the tests ran in the last `make coverage`. Half an hour.
+mutants: .cache/coverage/data
+	$(RUN) $(TESTING) python benchmarks/mutants.py
+
+.cache/coverage/data:
+	$(MAKE) coverage
 
 # The documentation as a site, without a network; a warning is an error.
 docs: setup

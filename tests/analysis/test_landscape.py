@@ -260,6 +260,11 @@ def test_proxies_on_a_line_have_a_plane() -> None:
     landscape = landscape_of(loss, 0)
     torch.testing.assert_close(landscape.others[:2], torch.tensor([[1.0, 0.0], [-2.0, 0.0]]).double())
     assert landscape.others[2].norm() < 5.0
+    assert landscape.heights is not None
+    assert torch.hypot(landscape.others[2].norm(), landscape.heights[2]).item() == pytest.approx(5.0)
+    points = torch.tensor([[0.5, 0.0], [-4.0, 0.0], [3.0, 0.0]])
+    expected = [loss(torch.cat((point, torch.zeros(1))).unsqueeze(0), torch.tensor([0])).item() for point in points]
+    assert landscape(points).tolist() == pytest.approx(expected)
     expected = loss(proxies[:1], torch.tensor([0])).item()
     assert landscape(torch.zeros(1, 2)).item() == pytest.approx(expected, rel=1e-6)
 

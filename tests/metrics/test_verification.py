@@ -21,6 +21,7 @@ from proxemic.metrics.verification import (
     roc_auc,
     tar_at_far,
     verification_accuracy,
+    verification_metrics,
 )
 
 pytestmark = pytest.mark.cpu
@@ -112,6 +113,13 @@ def test_eer_is_where_the_polyline_crosses_the_diagonal(sample: Pairs) -> None:
     assert {rate} == set(map(float, crossings))
     tar, far = rates(*sample, threshold)
     assert abs(far - (1 - tar)) == min(abs(far - (1 - tar)) for tar, far in roc(sample))
+
+
+def test_the_rates_are_those_that_are_asked_for() -> None:
+    distances, same = torch.linspace(0, 1, 40), torch.arange(40) % 3 == 0
+    found = verification_metrics(distances, same, folds=2, far=(0.2, 0.03)).tar_at_far
+    assert found == tar_at_far(distances, same, (0.2, 0.03))
+    assert [*found] == [0.2, 0.03]
 
 
 def test_ten_pairs_by_hand() -> None:

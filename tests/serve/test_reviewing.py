@@ -238,6 +238,7 @@ def test_nobody_is_shown_what_another_looks_at(app: TestClient, shop: Path) -> N
     assert late == {"decision": None, "note": "Ann has already decided: keep its label."}
     assert app.delete(f"/review/{first['decision']}", params=ANN).json() == {**first, "note": None}
     assert app.delete(f"/review/{first['decision']}", params=ANN).json()["decision"] is None
+    assert app.delete(f"/review/{2**63}", params=ANN).status_code == 422, "no database holds such a number"
     assert list_decisions(shop) == ()
     assert ask_next(app, ANN, number=1) == 1
     found = app.post("/review/next", params={**ANN, "number": 2}).json()["doubt"]

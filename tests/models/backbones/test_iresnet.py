@@ -184,6 +184,8 @@ def test_other_images_and_settings_are_refused() -> None:
             net(torch.zeros(1, 3, height, width))
     with pytest.raises(ValueError, match="pooling is 'gem' but 'iresnet18' pools by a layer of its own; take avg"):
         config(pooling="gem")
+    with pytest.raises(ValueError, match="backbone_args are given but 'iresnet18' takes none"):
+        config(backbone_args={"depth": 2})
     with pytest.raises(ValueError, match="cannot download weights of 'iresnet18'; give a file as weights"):
         config(pretrained=True)
     with pytest.raises(ValueError, match="embedding_size is 128 but without a head it must be 512"):
