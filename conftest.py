@@ -9,6 +9,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+from slow import is_slow
+
 pytest_plugins = ["forked"]
 
 # Modules whose annotations are checked when they are called.
@@ -47,18 +49,21 @@ CHECKED = [
 if "CI" in os.environ:
     install_import_hook([f"proxemic.{module}" for module in CHECKED], "typecheck.check")
 
-# The files whose tests take longest come first. With --no-loadscope-reorder, several workers then end at about the same
-# time; otherwise the files of a single test come last, however long it takes.
+# The files whose tests take longest come first, that of Ray above all, which mostly waits. So the workers end at about the
+# same time.
 LONGEST = (
-    "tests/distributed/test_equality.py",
+    "tests/retrieval/test_ray_stage.py",
+    "tests/runs/test_library_preprocessing.py",
+    "tests/report/test_pictured_map.py",
+    "tests/retrieval/exporting",
+    "tests/training/callbacks/test_saving.py",
+    "tests/studies/tuning/test_search.py",
+    "tests/test_imports.py",
     "tests/training/distributed/test_distributed.py",
-    "tests/cli/test_tune.py",
     "tests/test_readme.py",
     "tests/test_docs.py",
     "tests/test_distributions.py",
     "tests/test_benchmarks.py",
-    "tests/cli/test_reality_check.py",
-    "tests/test_imports.py",
 )
 
 
@@ -74,8 +79,12 @@ def pytest_collection() -> Generator[None, object, object]:
         atexit.register(gc.unfreeze)  # libraries in C++ report what is not freed at the end
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All others stay in their order."""
+    """Mark what starts processes or a browser as slow. All but the longest files stay in their order."""
+    for item in items:
+        if isinstance(item, pytest.Function) and is_slow(item):
+            item.add_marker("slow")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

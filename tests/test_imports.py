@@ -55,6 +55,7 @@ print(imported)
 """
 
 
+@pytest.mark.slow
 def test_importing_every_module_changes_no_global_state() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

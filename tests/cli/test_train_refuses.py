@@ -54,6 +54,7 @@ FLAGS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_imports_print_does_not_come_before_the_sentence(tmp_path: Path) -> None:
     flags, words = FLAGS["K = 0"]
     assert_refused(proxemic("train", *flags, cwd=tmp_path), words)
