@@ -49,8 +49,8 @@ CHECKED = [
 if "CI" in os.environ:
     install_import_hook([f"proxemic.{module}" for module in CHECKED], "typecheck.check")
 
-# The files whose tests take longest come first, that of Ray above all, which mostly waits. So the workers end at about the
-# same time.
+# The files whose tests take longest come first, that of Ray above all, which mostly waits, so that the workers end at
+# about the same time.
 LONGEST = (
     "tests/retrieval/test_ray_stage.py",
     "tests/runs/test_library_preprocessing.py",
