@@ -255,18 +255,12 @@ def test_bad_calls_name_the_argument(call: Callable[[PairwiseLoss], Tensor], wor
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, ["num_classes is 1"]),
-        ({}, ["memory_size is -1"]),
         ({"loss": nn.TripletMarginLoss()}, ["torch.nn", "pytorch_metric_learning.losses"]),
         ({"loss": losses.ProxyAnchorLoss(5, 6)}, ["PML's ProxyAnchorLoss", "take proxemic.losses.ProxyAnchorLoss"]),
-        ({}, ["P2SGradLoss", "a loss of proxemic.losses"]),
         ({"loss": losses.SelfSupervisedLoss(losses.NCALoss())}, ["PML's SelfSupervised", "inside it", "reference="]),
-        ({}, ["PML's MultipleLosses", "give the loss inside it"]),
         ({"loss": losses.CrossBatchMemory(losses.CircleLoss(), 6)}, ["CrossBatchMemory", "memory_size"]),
         ({"loss": losses.NPairsLoss(), "memory_size": 8}, ["memory_size is 8", "NPairsLoss", "MarginLoss"]),
-        ({}, ["VICRegLoss", "labels"]),
         ({"loss": losses.DynamicSoftMarginLoss()}, ["DynamicSoftMarginLoss", "second time"]),
-        ({}, ["TripletMarginLoss", "arguments"]),
         ({"loss": losses.TripletMarginLoss(distance="Cosine")}, ["TripletMarginLoss", "distance", "class_path"]),
         ({"loss": losses.MarginLoss(num_classes=3)}, ["MarginLoss", "out of bounds"]),
         ({"miner": nn.Identity()}, ["miner", "Identity", "pytorch_metric_learning.miners"]),
