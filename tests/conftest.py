@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
-settings.register_profile("any machine", deadline=None, derandomize=True)
+settings.register_profile("any machine", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 

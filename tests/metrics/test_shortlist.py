@@ -81,6 +81,9 @@ def test_the_bound_by_hand() -> None:
     tiny = 4 * 2 * 2.0**-126 * (1 + 2 * reach)
     expected = 2 * (products + rounding + tiny) + 2.0**-20 * (2 * reach) ** 2
     assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == pytest.approx([expected] * 2, rel=1e-12)
+    rows = ExactRows(torch.zeros(2, 2), "rows")
+    search = ShortlistSearch(rows, rows, "euclidean")
+    assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == [2 * 4 * 2 * 2.0**-126] * 2, "what may be lost"
 
 
 def test_the_size_of_tiles_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Several workers of one server: one is killed, or all end before they serve."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -65,7 +66,8 @@ def test_workers_end_with_a_server_that_is_killed() -> None:
         time.sleep(0.02)
 
 
-def test_workers_that_cannot_open_the_gallery_are_given_up() -> None:
+def test_workers_that_cannot_open_the_gallery_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uvicorn._subprocess.spawn", multiprocessing.get_context("fork"))  # they import nothing
     before = signal.getsignal(signal.SIGINT)
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(UserError, match="before they serve"):
         run_workers(Config(partial(sys.exit, 3), factory=True, workers=2, log_level="critical"), listener)
