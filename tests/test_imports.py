@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Import other libraries first: their changes of global state do not count.
 CODE = """
 import importlib.util, os, pkgutil, random, signal, sys, threading, warnings

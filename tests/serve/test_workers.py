@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are fou
 
 def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -> None:
     shop = shutil.copytree(shelf / "shop", tmp_path / "shop")
-    serving = Serving(tmp_path, shop, "--workers", "2", "--token", "a-token-of-24-characters", "--review")
+    serving = Serving(tmp_path, shop, "--workers", "2", "--token", "a-token-of-24-characters", "--review", forked=True)
     with serving.client as client:
         client.headers["Connection"] = "close"
         cookie = client.get("/?token=a-token-of-24-characters").headers["set-cookie"].partition(";")[0]
@@ -40,7 +40,6 @@ def test_a_killed_worker_costs_its_requests_alone(shelf: Path, tmp_path: Path) -
         while len(workers_of(serving.process.pid) - {killed}) < 2:
             time.sleep(0.02)
     assert serving.end() == 0, "while a worker may still be opening"
-    assert "Traceback" not in serving.log.read_text()
 
 
 WITHOUT_GALLERY = """
