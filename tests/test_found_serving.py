@@ -62,12 +62,14 @@ def test_one_connection_more_than_allowed_is_answered_503(shelf: Path) -> None:
     process = warm.Process("-c", SERVE_TWO, shelf / "shop")
     wait_until(lambda process: "(Ctrl-C" in process.outputs[0].read_text(), process)
     address = re.findall(r"http://\S+/", process.outputs[0].read_text())[0]
-    clients = [httpx.Client(base_url=address, timeout=60) for _ in range(3)]
-    assert [client.get("/gallery").status_code for client in clients] == [200, 200, 503]
-    for client in clients:
-        client.close()
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(60)
+    try:
+        clients = [httpx.Client(base_url=address, timeout=60) for _ in range(3)]
+        assert [client.get("/gallery").status_code for client in clients] == [200, 200, 503]
+        for client in clients:
+            client.close()
+    finally:
+        process.kill()
+        process.communicate(60)
 
 
 def test_why_a_server_cannot_start_is_said(shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

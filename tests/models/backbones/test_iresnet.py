@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,8 +124,8 @@ def reference(images: Tensor, state: dict[str, Tensor], blocks: tuple[int, ...])
     return norm(flat @ state["fc.weight"].double().T + state["fc.bias"].double(), "features")
 
 
-def config(**changes: str | bool | int | None) -> ModelConfig:
-    return ModelConfig(**{"backbone": "iresnet18", "embedding_size": 512, "head": "none", "normalize": False} | changes)  # type: ignore[arg-type]
+def config(**changes: Any) -> ModelConfig:
+    return ModelConfig(**{"backbone": "iresnet18", "embedding_size": 512, "head": "none", "normalize": False} | changes)
 
 
 def images(count: int = 2, channels: int = 3) -> Tensor:
