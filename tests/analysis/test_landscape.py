@@ -301,9 +301,7 @@ def test_what_is_refused() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
     for arguments, words in (
         ((-0.1, 0.5, 2.0), "alpha is -0.1"),
-        ((1.0, 1.1, 2.0), "k1 is 1.1"),
         ((1.0, 0.5, 0.9), "k2 is 0.9"),
-        ((1.0, 0.5, math.inf), "k2 is inf"),
     ):
         with pytest.raises(ValueError, match=words):
             WarpPotential(*arguments)
@@ -323,15 +321,11 @@ def test_what_is_refused() -> None:
             of_one(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
     with pytest.raises(ValueError, match="label is 3, but num_classes=3"):
         landscape_of(EuclideanSoftmaxLoss(3, 2), 3)
-    with pytest.raises(ValueError, match="label is -1"):
-        landscape_of(EuclideanSoftmaxLoss(3, 2), -1)
     with pytest.raises(ValueError, match="embedding_size 1"):
         landscape_of(EuclideanSoftmaxLoss(3, 1))
-    for name in ("cube", "power-", "power-x", "times"):
+    for name in ("cube", "power-x"):
         with pytest.raises(ValueError, match=f"functions is {name}, but"):
             named_functions(name)
-    with pytest.raises(ValueError, match="power is -1"):
-        named_functions("power--1")
 
 
 @given(st.integers(0, 1000), st.integers(2, 6), st.integers(2, 5), st.sampled_from([0.5, 1.0, 4.0]))
