@@ -112,7 +112,8 @@ def _share(session: pytest.Session, tests: Tests) -> Tests:
                     stop.set()
     finally:
         stop.set()
-        for worker in workers.values():
+        for receiver, worker in workers.items():  # any only if this process is interrupted
+            receiver.close()
             worker.process.join()
     return left
 

@@ -19,7 +19,6 @@ from PIL import Image
 from command_line import Here, assert_refused
 from ports import free_port
 from proxemic.retrieval import Embedder, Gallery
-from proxemic.serve.server import _listen
 from servings import Serving
 
 PHOTO = "photos/class 03/2.png"
@@ -44,11 +43,15 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
 
 
-def test_connections_send_small_answers_at_once() -> None:
-    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
-        connection, _ = listener.accept()
-        with connection:
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+def test_connections_send_small_answers_at_once(shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[int] = []
+
+    def run(_: object, sockets: list[socket.socket]) -> None:
+        options.append(sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))  # which connections inherit
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    assert here("serve", shelf / "shop", "--port", "0").returncode == 0
+    assert options == [1]
 
 
 def assert_serves(serving: Serving, stall: Path) -> None:
