@@ -65,6 +65,7 @@ dist: setup
 lint: setup
 	$(RUN) ruff check
 	$(RUN) ruff format --check
+	$(RUN) python tests/wording.py
 
 types: setup
 	$(RUN) $(HERE) pyright

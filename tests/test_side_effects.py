@@ -31,7 +31,6 @@ DRAW_NOTHING: dict[str, Callable[[], object]] = {
 RECORD_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
     "nearest neighbours": lambda rows: metrics.nearest_neighbours(rows, rows, k=2)[0],
     "distances of pairs": lambda rows: metrics.pair_distances(rows[:12], rows[12:]),
-    "distances ranked again": lambda rows: metrics.k_reciprocal_distances(rows[:4], rows)[0],
     "expanded queries": lambda rows: metrics.expand_queries(rows[:4], rows),
     "qualities of faces": AdaFaceLoss(4, 5).quality,
     "the landscape of a loss": lambda _: landscape_of(EuclideanSoftmaxLoss(4, 5)).target,
