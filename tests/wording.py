@@ -25,8 +25,8 @@ LINE_END = re.compile(r"""["']?[ \t]*\n[ \t]*(?:\#+|//|\*|>|[rf]*["'])?[ \t]*"""
 def find_idioms(text: str) -> list[str]:
     """Return each idiom with the words around it.
 
-    >>> find_idioms('f"pictures are no "' + chr(10) + 'f"vectors; the two cannot be told apart, and are no longer equal."')
-    ['…f"pictures are no  vectors; the two cannot be told apart,…']
+    >>> find_idioms('"pictures are no "' + chr(10) + '"vectors; the two are no longer equal"')
+    ['…"pictures are no  vectors; the two are no longer equal"…']
     """
     flat = LINE_END.sub(" ", text)
     return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY.finditer(flat)]
