@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic import metrics
-from proxemic.analysis import landscape_of
-from proxemic.losses import AdaFaceLoss, EuclideanSoftmaxLoss
+from proxemic.losses import AdaFaceLoss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.retrieval.improvement import trained_head, whitened_head
@@ -29,11 +28,8 @@ DRAW_NOTHING: dict[str, Callable[[], object]] = {
     "a head that is trained": lambda: trained_head(whitened_head(ROWS), ROWS, LABELS),
 }
 RECORD_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
-    "nearest neighbours": lambda rows: metrics.nearest_neighbours(rows, rows, k=2)[0],
-    "distances of pairs": lambda rows: metrics.pair_distances(rows[:12], rows[12:]),
     "expanded queries": lambda rows: metrics.expand_queries(rows[:4], rows),
     "qualities of faces": AdaFaceLoss(4, 5).quality,
-    "the landscape of a loss": lambda _: landscape_of(EuclideanSoftmaxLoss(4, 5)).target,
 }
 
 
