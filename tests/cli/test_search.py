@@ -57,19 +57,6 @@ def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> N
     assert "has no pictures: add some first" in result.stderr
 
 
-def test_a_damaged_index_is_a_line_and_the_search_goes_on(shelf: Path, tmp_path: Path) -> None:
-    shutil.copytree(shelf / "shop", tmp_path / "shop")
-    Gallery.open(tmp_path / "shop").build_index("hnsw")
-    (index,) = (tmp_path / "shop").glob("index-*")
-    index.write_bytes(index.read_bytes()[:-1])
-    result = warm_proxemic("search", "shop", shelf / "photos/class 02/1.png", "-k", "1", cwd=tmp_path)
-    first, told = result.stderr.splitlines()
-    assert first == "Searching shop"
-    assert told.startswith(f"proxemic: shop/{index.name} is damaged (")
-    assert told.endswith("): every row is compared until proxemic gallery index builds the index again.")
-    assert result.stdout.count("│") > 0
-
-
 def test_a_model_that_has_moved(shelf: Path, tmp_path: Path, here: Here) -> None:
     shutil.copytree(shelf / "model", tmp_path / "model")
     Gallery.create(tmp_path / "shop", tmp_path / "model", shelf / "photos")
