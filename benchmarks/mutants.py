@@ -67,12 +67,13 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
             yield from _walk(child)
 
 
-def functions() -> Iterator[tuple[Path, Function]]:
-    """Yield the functions of the package that can be changed, with their files."""
+def functions() -> Iterator[tuple[Path, Function, str]]:
+    """Yield the files and functions of the package that can be changed, with the names by which tests know them."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, Function) and any(changes(node)):
-                yield path.relative_to(ROOT), node
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, Function) and any(changes(child)):
+                    yield path.relative_to(ROOT), child, node.name if isinstance(node, ast.ClassDef) else child.name
 
 
 def changed(source: str, node: ast.AST, text: str) -> str:
@@ -91,11 +92,12 @@ def _parses(source: str) -> bool:
         return False
 
 
-def tests_of(path: Path, function: Function, data: coverage.CoverageData) -> list[str]:
-    """Return the tests that run a function in their own process, or else the files that are about it."""
-    lines = range(function.body[0].lineno, function.body[-1].end_lineno or 0)
-    by_line = data.contexts_by_lineno(str(ROOT / path))
-    contexts = {context for line in lines for context in by_line.get(line, ()) if context}
+def tests_of(path: Path, node: ast.AST, function: Function, name: str, data: coverage.CoverageData) -> list[str]:
+    """Return the tests that run a node, or else its function, in their own process, or the files that are about it."""
+    by_line, contexts = data.contexts_by_lineno(str(ROOT / path)), set[str]()
+    for place in (node, function):
+        lines = range(vars(place)["lineno"], vars(place)["end_lineno"] + 1)
+        contexts = contexts or {context for line in lines for context in by_line.get(line, ()) if context}
     tests = []
     for context in sorted(contexts):
         module, _, test = context.rpartition(".")
@@ -110,7 +112,7 @@ def tests_of(path: Path, function: Function, data: coverage.CoverageData) -> lis
         str(file.relative_to(ROOT))
         for file in sorted((ROOT / "tests").rglob("test_*.py"))
         if file.name == f"test_{module.stem.strip('_')}.py"
-        or re.search(rf"\b{function.name}\b", file.read_text(encoding="utf-8"))
+        or re.search(rf"\b{name}\b", file.read_text(encoding="utf-8"))
     ]
     return named[:10]
 
@@ -123,7 +125,7 @@ def failing(tree: Path, tests: list[str]) -> str:
         result = subprocess.run(words, cwd=tree, env=environment, capture_output=True, text=True, timeout=900)
     except subprocess.TimeoutExpired:
         return "the time, 15 minutes"
-    found = re.search(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", result.stdout, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", result.stdout, re.MULTILINE)
     return found[1] if found else "" if result.returncode == 0 else f"pytest ends with {result.returncode}"
 
 
@@ -138,17 +140,17 @@ def main(*, count: int = 60, seed: int = 1, data: str = ".cache/coverage/data") 
         shutil.copy(ROOT / name, tree / name)
     rng = random.Random(seed)
     found = [*functions()]
-    weights = [(function.end_lineno or 0) - function.body[0].lineno + 1 for _, function in found]
+    weights = [(function.end_lineno or 0) - function.body[0].lineno + 1 for _, function, _ in found]
     survivors = []
     for number in range(count):
-        path, function = rng.choices(found, weights)[0]
+        path, function, name = rng.choices(found, weights)[0]
         source = (ROOT / path).read_text(encoding="utf-8")
         choices = [*changes(function)]
         rng.shuffle(choices)
         node, text = next(choice for choice in choices if _parses(changed(source, *choice)))  # no elif without its if
         before = " ".join((ast.get_source_segment(source, node) or "").split())
         what = f"{number}. {path}:{vars(node)['lineno']} {function.name}: {before}  →  {text}"
-        tests = tests_of(path, function, contexts)
+        tests = tests_of(path, node, function, name, contexts)
         (tree / path).write_text(changed(source, node, text), encoding="utf-8")
         killer = failing(tree, tests) if tests else ""
         (tree / path).write_text(source, encoding="utf-8")
