@@ -115,11 +115,12 @@ def test_eer_is_where_the_polyline_crosses_the_diagonal(sample: Pairs) -> None:
     assert abs(far - (1 - tar)) == min(abs(far - (1 - tar)) for tar, far in roc(sample))
 
 
-def test_the_rates_are_those_that_are_asked_for() -> None:
+def test_rates_and_folds_are_those_that_are_asked_for() -> None:
     distances, same = torch.linspace(0, 1, 40), torch.arange(40) % 3 == 0
-    found = verification_metrics(distances, same, folds=2, far=(0.2, 0.03)).tar_at_far
-    assert found == tar_at_far(distances, same, (0.2, 0.03))
-    assert [*found] == [0.2, 0.03]
+    found = verification_metrics(distances, same, folds=2, far=(0.2, 0.03))
+    assert found.tar_at_far == tar_at_far(distances, same, (0.2, 0.03))
+    assert [*found.tar_at_far] == [0.2, 0.03]
+    assert found.accuracy == verification_accuracy(distances, same, folds=2)
 
 
 def test_ten_pairs_by_hand() -> None:
