@@ -1,5 +1,5 @@
-# make quick, demo, test, test-docs, coverage, docs, dist, lint, types, lowest, gpu-packages: each sets everything up by itself and writes
-# nothing outside this folder but uv's cache.
+# make quick, demo, test, test-fast, test-docs, coverage, mutants, docs, dist, lint, types, lowest, gpu-packages: each sets everything
+# up by itself and writes nothing outside this folder but uv's cache.
 
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN = $(UV) run --frozen --all-extras --
@@ -12,12 +12,12 @@ HERE = env $(CACHES)
 # processes, servers and browsers a third of their time. What is compiled is kept, so that the hundreds of processes that
 # the tests start need not compile it anew.
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
-PYTEST = pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = pytest --workers 3
 # The tests of what surrounds the package: documentation and its site, experiments, benchmarks, distributions.
 OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks distributions docs experiments extending licences migrating \
 	readme site tutorials))
 
-.PHONY: quick demo test test-docs coverage docs dist lint types lowest gpu-packages setup
+.PHONY: quick demo test test-fast test-docs coverage mutants docs dist lint types lowest gpu-packages setup
 
 # What the demo, the pages to start with and a search need, without the other extras and the tests.
 quick: $(UV)
@@ -30,6 +30,10 @@ demo: quick
 test: setup
 	$(RUN) $(TESTING) $(PYTEST) $(addprefix --ignore=,$(OF_DOCS))
 
+# While working: without the tests that start processes and browsers.
+test-fast: setup
+	$(RUN) $(TESTING) $(PYTEST) -m "not slow" $(addprefix --ignore=,$(OF_DOCS))
+
 test-docs: setup
 	$(RUN) $(TESTING) $(PYTEST) $(OF_DOCS)
 
@@ -37,6 +41,13 @@ test-docs: setup
 coverage: setup
 	@mkdir -p .cache/coverage
 	$(RUN) $(TESTING) COVERAGE_FILE=$(CURDIR)/.cache/coverage/data $(PYTEST) -m "not full_disk" --cov --cov-report=term
+
+# Which of sixty random changes of the package no test notices; by what the tests ran in the last `make coverage`. Half an hour.
+mutants: .cache/coverage/data
+	$(RUN) $(TESTING) python benchmarks/mutants.py
+
+.cache/coverage/data:
+	$(MAKE) coverage
 
 # The documentation as a site, without a network; a warning is an error.
 docs: setup
@@ -54,6 +65,7 @@ dist: setup
 lint: setup
 	$(RUN) ruff check
 	$(RUN) ruff format --check
+	$(RUN) python tests/wording.py
 
 types: setup
 	$(RUN) $(HERE) pyright

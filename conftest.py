@@ -7,23 +7,63 @@ from collections.abc import Generator
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
-# A run waits for its workers, whose interpreters take seconds to be taken apart; what is registered later comes before.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    atexit.register(os._exit, 0)
+from slow import is_slow
 
-# The files whose tests take longest come first. With --no-loadscope-reorder, several workers then end at about the same
-# time; otherwise the files of a single test come last, however long it takes.
+pytest_plugins = ["forked"]
+
+# Modules whose annotations are checked when they are called.
+CHECKED = [
+    "losses.adaptive_margins",
+    "losses.class_weights",
+    "losses.clusters",
+    "losses.hist",
+    "losses.initialization",
+    "losses.margin_softmax",
+    "losses.margins",
+    "losses.objectives",
+    "losses.pairwise",
+    "losses.proxy_anchor",
+    "losses.proxy_loss",
+    "losses.scores",
+    "losses.softmax",
+    "losses.user_defined",
+    "losses.warped_softmax",
+    "analysis",
+    "metrics",
+    "models",
+    "data",
+    "distributed",
+    "runs.embed",
+    "runs.evaluate",
+    "runs.faces",
+    "training.callbacks.measures",
+    "training.gradient_cache",
+    "training.module",
+    "training.plots",
+    "training.beginning",
+]
+
+# The tests check the shapes and types of annotations in CI alone: that takes a fifth of the time of the losses' tests.
+if "CI" in os.environ:
+    install_import_hook([f"proxemic.{module}" for module in CHECKED], "typecheck.check")
+
+# The files whose tests take longest come first, that of Ray above all, which mostly waits, so that the workers end at
+# about the same time.
 LONGEST = (
-    "tests/distributed/test_equality.py",
+    "tests/retrieval/test_ray_stage.py",
+    "tests/runs/test_library_preprocessing.py",
+    "tests/report/test_pictured_map.py",
+    "tests/retrieval/exporting",
+    "tests/training/callbacks/test_saving.py",
+    "tests/studies/tuning/test_search.py",
+    "tests/test_imports.py",
     "tests/training/distributed/test_distributed.py",
-    "tests/cli/test_tune.py",
     "tests/test_readme.py",
     "tests/test_docs.py",
     "tests/test_distributions.py",
     "tests/test_benchmarks.py",
-    "tests/cli/test_reality_check.py",
-    "tests/test_imports.py",
 )
 
 
@@ -39,8 +79,12 @@ def pytest_collection() -> Generator[None, object, object]:
         atexit.register(gc.unfreeze)  # libraries in C++ report what is not freed at the end
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All others stay in their order."""
+    """Mark what starts processes or a browser as slow. All but the longest files stay in their order."""
+    for item in items:
+        if isinstance(item, pytest.Function) and is_slow(item):
+            item.add_marker("slow")
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 

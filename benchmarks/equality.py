@@ -20,6 +20,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,12 @@ LOSSES: list[tuple[str, type[L.ProxyLoss], dict[str, Any]]] = [
     (", weighed, one by one", L.HISTLoss, {"hidden": 5, "regularizers": _REGULAR}),
 ]
 
+# A log-sum-exp over all classes with regularisers, scores pooled, a moving average, sums over the batch, and a graph.
+GATHER = [
+    *("NormalizedSoftmaxLoss + regularisers", "SoftTripleLoss", "CurricularFaceLoss, weighed, one by one"),
+    *("MultiProxyAnchorLoss, margins", "HISTLoss"),
+]
+
 
 def cases() -> dict[str, tuple[list[str], Callable[..., Any]]]:
     """Return layouts and factory by name of every loss, dense with one proxy and chunked with three, and of PML."""
@@ -88,6 +95,17 @@ def cases() -> dict[str, tuple[list[str], Callable[..., Any]]]:
     }.items():
         found[f"PairwiseLoss({name})"] = ["replicated"], partial(L.PairwiseLoss, embedding_size=DIM, **keywords)
     return found
+
+
+def choose_rows(few: bool) -> list[tuple[str, str]]:
+    """Return names and layouts: all, or one layout of each loss, in turn, but all of those that gather differently."""
+    rows = [(name, layout) for name, (layouts, _) in cases().items() for layout in layouts]
+    chosen: list[tuple[str, str]] = []
+    kinds = groupby(rows, lambda row: row[0].partition(", K=")[0])
+    for number, (kind, group) in enumerate(kinds):
+        layouts = list(group)
+        chosen += layouts if kind in GATHER or not few else [layouts[number % len(layouts)]]
+    return chosen
 
 
 def scalar(name: str, loss: nn.Module, x: Tensor, y: Tensor, share: int = 1) -> Tensor:
@@ -154,17 +172,16 @@ def _worst(found: list[Tensor], expected: list[Tensor], scales: list[Tensor] | N
     return worst
 
 
-def work(rank: int, world: int, folder: str) -> None:
+def work(rank: int, world: int, rows: list[tuple[str, str]], folder: str) -> None:
     """Compare on one process; the first process writes the worst errors."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world)
     parallel = DistributedDataParallel(nn.Linear(FEATURES, DIM))
-    few = 9 if world < 4 else 5
+    makers, classes = cases(), 9 if world < 4 else 5
     found = {
-        f"{name} | {layout}": compare(parallel, name, make, layout, 40 if layout == "sampled" else few)
-        for name, (layouts, make) in cases().items()
-        for layout in layouts
+        f"{name} | {layout}": compare(parallel, name, makers[name][1], layout, 40 if layout == "sampled" else classes)
+        for name, layout in rows
     }
     worst: list[Any] = [None] * world
     dist.all_gather_object(worst, found)
@@ -175,15 +192,15 @@ def work(rank: int, world: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def main(*, processes: Sequence[int] = (1, 2, 4), json_: bool = False) -> None:
-    """Print the worst errors over batches, classes and processes, by loss and layout."""
+def main(*, processes: Sequence[int] = (1, 2, 4), few: bool = False, json_: bool = False) -> None:
+    """Print the worst errors over batches, classes and processes, by loss and layout: of all, or of `choose_rows`."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # Import before the processes fork, so that they need not.
-    cases()
+    rows = choose_rows(few)
     importlib.import_module("torch._dynamo")
     with tempfile.TemporaryDirectory() as folder:
         for world in processes:
-            mp.start_processes(work, (world, folder), world, start_method="fork")
+            mp.start_processes(work, (world, rows, folder), world, start_method="fork")
         table = {world: json.loads(Path(folder, f"{world}.json").read_text()) for world in processes}
     if json_:
         print(json.dumps(table))

@@ -1,5 +1,6 @@
 """The system's Chromium, and a page that notices what no page of ours may do."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,11 +19,12 @@ class Opened:
     """Opens pages, and records their console messages and their requests to other places.
 
     Args:
-        browser: A running browser.
+        browser: A running browser. Playwright's loop stays in this thread; asyncio may run one while no page is open.
     """
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
+        self._loop = asyncio.get_running_loop()
 
     @contextmanager
     def __call__(self, address: str, *, allowed: str = "", **options: Any) -> Iterator[Page]:
@@ -33,6 +35,8 @@ class Opened:
             allowed: How the addresses begin that it may ask for, besides its own.
             options: Of `Browser.new_context`: ``color_scheme``, ``viewport``, or those of `PHONE`.
         """
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self._loop)
         context = self._browser.new_context(**options)
         # Requests are noticed even if the machine has no network.
         faults: list[str] = []
@@ -46,6 +50,7 @@ class Opened:
             yield page
         finally:
             context.close()
+            asyncio._set_running_loop(before)
         assert not faults, faults
 
 
@@ -68,5 +73,8 @@ def chromium() -> Iterator[Opened]:
     with sync_playwright() as playwright:
         # Its sandbox cannot be had by root, or in most containers; the pages are ours.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield Opened(browser)
+        opened = Opened(browser)
+        asyncio._set_running_loop(None)
+        yield opened
+        asyncio._set_running_loop(opened._loop)
         browser.close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # A limit of time for an example measures the machine, and fails on a busy one. The same examples at every run: what
 # fails is what was changed. Many others are tried by pytest --hypothesis-profile=explore.
-settings.register_profile("any machine", deadline=None, derandomize=True)
+settings.register_profile("any machine", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 
@@ -131,7 +131,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_shelf(tmp_path_factory.mktemp("shelf"))
 
 
-@pytest.fixture(scope="module")  # Playwright's loop runs in this thread, where asyncio.run then cannot
+@pytest.fixture(scope="session")
 def browse() -> "Iterator[Opened]":
     from browser import chromium  # not with this file: what tests losses on a GPU has no browser
 

@@ -3,15 +3,20 @@
 import itertools
 import os
 import socket
+from collections.abc import Iterator
+from functools import cache
 
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-# Each test worker has a hundred ports, which neither the system nor SLURM uses.
-_PORTS = itertools.cycle(range(10_000 + 100 * _WORKER, 10_100 + 100 * _WORKER))
+
+@cache
+def _ports() -> Iterator[int]:
+    """Each worker of the tests has a hundred ports, which neither the system nor SLURM uses."""
+    first = 10_000 + 100 * int(os.environ.get("PYTEST_WORKER", "0"))
+    return itertools.cycle(range(first, first + 100))
 
 
 def free_port() -> int:
     """Return a port on which nothing listens, nor will before the processes do."""
-    for port in _PORTS:
+    for port in _ports():
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import uvicorn.server
@@ -47,6 +48,28 @@ def test_ctrl_c_in_the_start_of_the_loop_ends_the_server(
 
     monkeypatch.setattr("uvicorn.server.asyncio_run", interrupted)
     assert here("serve", shelf / "shop", "--port", "0").returncode == 0
+
+
+SERVE_TWO = """
+import sys
+from proxemic.serve import serve
+from proxemic.serve.limits import Limits
+serve(sys.argv[1], port=0, limits=Limits(connections=2), report=lambda line: print(line, flush=True))
+"""
+
+
+def test_one_connection_more_than_allowed_is_answered_503(shelf: Path) -> None:
+    process = warm.Process("-c", SERVE_TWO, shelf / "shop")
+    wait_until(lambda process: "(Ctrl-C" in process.outputs[0].read_text(), process)
+    address = re.findall(r"http://\S+/", process.outputs[0].read_text())[0]
+    try:
+        clients = [httpx.Client(base_url=address, timeout=60) for _ in range(3)]
+        assert [client.get("/gallery").status_code for client in clients] == [200, 200, 503]
+        for client in clients:
+            client.close()
+    finally:
+        process.kill()
+        process.communicate(60)
 
 
 def test_why_a_server_cannot_start_is_said(shelf: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:

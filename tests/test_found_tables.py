@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from command_line import Here, assert_refused
+from command_line import Here
 
 READERS = {
     "check": "datasets check {table}",
@@ -62,18 +62,6 @@ def test_the_index_of_pandas_is_no_obstacle(column: str, reader: str, table: Cal
         assert re.search(r"column.*ignored", result.stdout + result.stderr)
 
 
-@pytest.mark.parametrize("header", ["id,path,label", ",path,label"])
-def test_a_refused_table_leaves_no_gallery(
-    header: str, table: Callable[..., Path], read: Read, tmp_path: Path, here: Here
-) -> None:
-    bad = table(header, lambda _, path, label: f"{label},{path},{label}", "bad.csv")
-    good = table("path,label", lambda _, path, label: f"{path},{label}", "good.csv")
-    if read("gallery", bad).returncode:
-        result = read("gallery", good)
-        assert result.returncode == 0, result.stderr
-    assert len(labels_of(tmp_path / "shop", good, here)) == 7
-
-
 def test_spaces_in_a_header_are_stripped_and_lose_no_labels(
     table: Callable[..., Path], read: Read, shelf: Path, tmp_path: Path, here: Here
 ) -> None:
@@ -87,17 +75,6 @@ def test_spaces_in_a_header_are_stripped_and_lose_no_labels(
     assert labels_of(tmp_path / "shop", shelf / "photos", here) == {f"class {n:02}" for n in range(7)}
 
 
-@pytest.mark.parametrize("text", ["Nan", "NAN"])
-def test_not_a_number_is_a_label_everywhere_or_nowhere(
-    text: str, table: Callable[..., Path], read: Read, shelf: Path, tmp_path: Path, here: Here
-) -> None:
-    named = table("path,label", lambda _, path, label: f"{path},{text if label.endswith('0') else label}")
-    checked, created = read("check", named), read("gallery", named)
-    assert created.returncode == 0, created.stderr
-    is_class = checked.returncode == 0 and "7 classes" in checked.stdout
-    assert is_class == (text in labels_of(tmp_path / "shop", shelf / "photos", here))
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_labels_that_are_lists_are_refused(reader: str, shelf: Path, tmp_path: Path, read: Read) -> None:
     paths = sorted(map(str, (shelf / "photos").glob("*/*.png")))
@@ -109,8 +86,3 @@ def test_labels_that_are_lists_are_refused(reader: str, shelf: Path, tmp_path: P
     assert "label" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "shop").exists()
-
-
-def test_a_table_without_paths_is_one_sentence(table: Callable[..., Path], read: Read) -> None:
-    for reader in ("check", "gallery"):
-        assert_refused(read(reader, table("file,label", lambda *_: "a.png,x")), ["path"])

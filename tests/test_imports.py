@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Import other libraries first: their changes of global state do not count.
 CODE = """
 import importlib.util, os, pkgutil, random, signal, sys, threading, warnings
@@ -55,6 +57,7 @@ print(imported)
 """
 
 
+@pytest.mark.slow
 def test_importing_every_module_changes_no_global_state() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -94,12 +94,6 @@ def test_every_file_and_recipe_that_is_named_exists() -> None:
         assert (ROOT / "src" / "proxemic" / "recipes" / f"{name}.yaml").exists(), name
 
 
-def test_the_readme_stays_short() -> None:
-    """Code and link targets do not count: longer texts belong on another page."""
-    prose = re.sub(r"```.*?```|\]\([^)]*\)", "", README, flags=re.DOTALL)
-    assert len(prose.split()) < 750
-
-
 def test_code_on_the_first_pages_is_narrow() -> None:
     """So narrow that the site shows it whole, beside its menus and under no button."""
     first = ["README.md", *(f"docs/{name}.md" for name in ("own-loop", "start", "start-photos", "own-images"))]

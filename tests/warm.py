@@ -48,7 +48,7 @@ IMPORTED = [
 
 
 @cache
-def _server() -> ForkServerContext:
+def server() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(IMPORTED)
     # It finds `preloaded` in its working directory, as older Pythons do not tell it where this process looks.
@@ -80,7 +80,7 @@ class Process:
         for output in self.outputs:
             output.touch()
         settings = (self.arguments, self.outputs, dict(environment or {}), cwd or Path.cwd(), largest_file)
-        self._process = _server().Process(target=_interpret, args=settings)
+        self._process = server().Process(target=_interpret, args=settings)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid

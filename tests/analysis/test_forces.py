@@ -82,6 +82,13 @@ def test_plots_show_the_forces(tmp_path: Path) -> None:
     lengths = torch.tensor((pull.U**2 + pull.V**2) ** 0.5)
     torch.testing.assert_close(lengths, torch.tensor([0.65, 1.5], dtype=torch.float64))
     torch.testing.assert_close(torch.tensor(coupled.U), torch.tensor(pull.U + push.U))
+    # On each proxy: the mean pull of its class, by the slopes 0.65 and 1.5, and the mean push of the other.
+    own, other = ((embeddings - proxy) / (embeddings - proxy).norm(dim=1, keepdim=True) for proxy in proxies)
+    first = (0.65 * own[0] + 1.5 * own[1]) / 2 - own[2]
+    second = 0.65 * other[2] - (other[0] + other[1]) / 2
+    arrows = axes.collections[-1]
+    torch.testing.assert_close(torch.tensor(arrows.U), torch.stack((first, second))[:, 0])
+    torch.testing.assert_close(torch.tensor(arrows.V), torch.stack((first, second))[:, 1])
     written = [
         write_figure(draw_forces(embeddings, labels, proxies, WARP), tmp_path / name, [], []) for name in ("a", "b")
     ]

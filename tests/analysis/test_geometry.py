@@ -2,9 +2,7 @@
 
 import math
 import statistics
-from inspect import unwrap
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from torch import Tensor
 
 from proxemic.analysis.geometry import (
     Hubness,
-    Pairs,
     alignment,
     chance_occurrences,
     class_distances,
@@ -195,11 +192,6 @@ def test_refuses() -> None:
             class_distances(points, wrong)
     with pytest.raises(ValueError, match="2 rows or more"):
         uniformity(points[:1])
-    with pytest.raises(ValueError, match="2 rows or more"):
-        Pairs(points[0], labels)
-    manhattan: Any = "manhattan"
-    with pytest.raises(ValueError, match="distance is 'manhattan' but must be 'cosine' or 'euclidean'"):
-        unwrap(Pairs.__init__)(Pairs.__new__(Pairs), points, labels, manhattan)
     with pytest.raises(ValueError, match="no rows of two classes"):
         class_distances(points, torch.zeros(6, dtype=torch.int64))
     for measure in (class_distances, alignment):

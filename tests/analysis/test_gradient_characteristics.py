@@ -161,6 +161,13 @@ def test_nothing_is_left_behind() -> None:
     assert all(torch.equal(value, before[name]) for name, value in loss.state_dict().items())
 
 
+def test_the_seed_draws_the_proxies() -> None:
+    first, same, other = (every_proxy_loss(seed=seed) for seed in (1, 1, 2))
+    for name, loss in first.items():
+        assert torch.equal(loss.proxies, same[name].proxies)
+        assert not torch.equal(loss.proxies, other[name].proxies), name
+
+
 def test_proxies_per_class_of_all() -> None:
     assert {loss.proxies_per_class for loss in every_proxy_loss(3).values()} == {3}
     with pytest.raises(ValueError, match="proxies_per_class is 0"):

@@ -1,5 +1,6 @@
 """Which scores enter a gradient, against the analytic gradients, and against the characteristics."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -173,6 +174,18 @@ def test_what_is_refused() -> None:
             score_dependence(loss, torch.tensor(labels, dtype=torch.long))
     with pytest.raises(ValueError, match="draws is 0"):
         score_dependence(loss, LABELS, draws=0)
+
+
+def test_embeddings_lie_beside_their_proxies() -> None:
+    labels = torch.tensor([0, 1, 1, 1, 2, 2])
+    lines = plot_gradients(torch.zeros(6, 3), labels, 0, 0).lines[1:]
+    turns = [math.atan2(line.get_ydata()[0], line.get_xdata()[0]) for line in lines]
+    embeddings, proxies = turns[:6], turns[6:]
+    assert embeddings[0] == pytest.approx(proxies[0]), "a class of one image"
+    for label in (1, 2):
+        aside = [math.remainder(embeddings[i] - proxies[label], 2 * math.pi) for i in range(6) if labels[i] == label]
+        assert sum(aside) == pytest.approx(0, abs=1e-9)
+        assert math.pi / 3 > aside[0] > aside[-1] > -math.pi / 3, "within its sector"
 
 
 def test_plots_show_the_dependence(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from inspect import unwrap
 from typing import Any
 
 import pytest
@@ -119,15 +118,11 @@ def test_plots() -> None:
 
 def test_what_is_refused() -> None:
     loss = NormalizedSoftmaxLoss(3, 2)
-    for shape in ([0, 2], [2], [1, 1, 2]):
-        with pytest.raises(ValueError, match="points have shape"):
-            unwrap(gradient_field)(loss, torch.ones(shape), 0)
     refused = {
         r"\[batch, 2\]": lambda: gradient_field(loss, torch.ones(4, 3), 0),
         "labels hold 3, but num_classes=3": lambda: gradient_field(loss, torch.ones(4, 2), 3),
         "embedding_size 5, but a plot is flat": lambda: plot_gradient_field(NormalizedSoftmaxLoss(3, 5)),
         "radius is 0": lambda: plot_gradient_field(loss, radius=0.0),
-        "half_width is nan": lambda: plot_gradient_field(loss, half_width=math.nan),
         "memory_size is 8": lambda: gradient_field(
             PairwiseLoss(2, 2, loss=pairs.ContrastiveLoss(), memory_size=8), torch.ones(1, 2), 0
         ),

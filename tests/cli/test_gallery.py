@@ -80,18 +80,6 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
 
 
-def test_damage_is_told_and_has_its_exit_code(shelf: Path, tmp_path: Path, here: Here) -> None:
-    shutil.copytree(shelf / "shop", tmp_path / "shop")
-    vectors = next((tmp_path / "shop").glob("vectors-*"))
-    content = bytearray(vectors.read_bytes())
-    content[-5] ^= 1
-    vectors.write_bytes(content)
-    result = here("gallery", "verify", tmp_path / "shop")
-    assert result.returncode == 1
-    (line,) = result.stdout.splitlines()
-    assert line.startswith(f"{vectors} is damaged (its checksum is another)")
-
-
 def test_a_gallery_is_deleted_and_its_pictures_stay(shelf: Path, tmp_path: Path, here: Here) -> None:
     shutil.copytree(shelf / "shop", tmp_path / "shop")
     result = here("gallery", "delete", "shop", "--yes", cwd=tmp_path)
@@ -138,32 +126,14 @@ def test_an_empty_gallery_and_labels_left_out(shelf: Path, tmp_path: Path, here:
     [
         ("create new", ["Nothing says how vectors are made", "--model"]),
         ("create new photos --model photos", ["photos is not a model"]),
-        ("create new nowhere --model model", ["nowhere does not exist"]),
-        ("create new no*.png --model model", ["no*.png has no pictures"]),
         ("create shop photos --model model", ["shop holds a gallery"]),
-        ("create photos --model model", ["photos is not empty"]),
         ("add photos photos", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
-        ("add nowhere photos", ["nowhere does not exist"]),
-        ("add shop nowhere", ["nowhere does not exist"]),
         ("add shop short.npy", ["vectors have 2 numbers, but those of shop have 6"]),
-        ("add shop bad.npy", ["row 2: the vector has a number that is not finite"]),
         ("add shop photos --model other", ["other", "is not the model of shop"]),
-        ("add shop torn.png", ["none of the pictures can be read"]),
         ("remove shop", ["Nothing says which rows to remove"]),
         ("remove shop --where label", ["--where is 'label', but must be COLUMN=VALUE"]),
-        ("remove shop --where =x", ["must be COLUMN=VALUE"]),
-        ("remove shop --where price=5", ["no column 'price': its columns are path, label"]),
-        ("remove shop --where id=5", ["no column 'id'"]),
-        ("remove shop --where label=x --path y", ["--where and --path"]),
         ("delete shop", ["shop would be deleted for good: add --yes"]),
-        (
-            "delete photos --yes",
-            ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"],
-        ),
-        ("delete nowhere --yes", ["nowhere does not exist"]),
-        ("info nowhere", ["nowhere does not exist"]),
         ("info phots", ["phots does not exist (there is photos)"]),
-        ("verify photos", ["photos is a folder of pictures, not a gallery", "proxemic gallery create NAME photos"]),
         ("index shop exact --set m=x", ["--set is 'm=x', but must be NAME=NUMBER"]),
     ],
 )
@@ -212,7 +182,9 @@ def test_damage_is_still_found_after_a_change(shelf: Path, tmp_path: Path, here:
     content = bytearray(path.read_bytes())
     content[content.index(vector)] ^= 1
     path.write_bytes(content)
-    assert here("gallery", "verify", shop).returncode == 1
+    told = here("gallery", "verify", shop)
+    assert told.returncode == 1
+    assert told.stdout.startswith(f"{path} is damaged (its checksum is another)")
     write_folder(tmp_path / "more", classes=10, images=EACH, size=SIZE)
     here("gallery", "add", shop, tmp_path / "more")
     assert here("gallery", "verify", shop).returncode == 1

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
@@ -27,24 +26,6 @@ def test_a_final_model_on_all_classes(folder: Path, tiny: Path, tmp_path: Path, 
     assert_refused(here("train", "--recipe", tiny, *final[:4]), ["no validation classes", "select_on last"])
     evaluated = here("evaluate", tmp_path / "run", "--data.root", write_folder(tmp_path / "other", classes=3))
     assert evaluated.returncode == 0, evaluated.stderr
-
-
-def test_images_of_trained_classes_are_held_out_and_marked_so(
-    folder: Path, tiny: Path, tmp_path: Path, here: Here
-) -> None:
-    result = here("train", "--recipe", tiny, "--out", tmp_path / "run", "--data.hold_out", "images", *ONE)
-    assert result.returncode == 0, result.stderr
-    assert "Test: 12 classes, TRAINED ON (closed set), 24 queries, epoch 1" in result.stdout
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (metrics["split"], metrics["test_classes_trained_on"]) == ("closed-set", 12)
-    assert (metrics["train_classes"], metrics["train_images"]) == (12, 24)
-
-
-@pytest.mark.parametrize("size", ["2", "0"])
-def test_a_size_that_the_network_does_not_take(tiny: Path, tmp_path: Path, here: Here, size: str) -> None:
-    result = here("train", "--recipe", tiny, "--out", tmp_path / "run", "--images.size", size)
-    assert_refused(result, [f"size is {size}", " but "])
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes on POSIX alone")
@@ -115,26 +96,3 @@ def test_pipes_and_devices_are_named_and_never_opened(tmp_path: Path, here: Here
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     for name in ("pipe.csv", "zero.csv"):
         assert_refused(here("datasets", "check", tmp_path / name), [f"{name} is no regular file"])
-
-
-def test_large_photographs_train_and_evaluate_alike_with_and_without_a_cache(
-    tiny: Path, tmp_path: Path, here: Here
-) -> None:
-    folder = write_folder(tmp_path / "large", classes=8, images=4, size=96)
-    for path in folder.rglob("*.png"):
-        with Image.open(path) as image:
-            image.save(path.with_suffix(".jpg"), quality=95)
-        path.unlink()
-    flags = ("--data.root", folder, "--images.reduce", "true", "--cache.folder", tmp_path / "cache", *ONE)
-    metrics, weights = [], []
-    for name, side in (("cached", "auto"), ("files", "null")):
-        run = tmp_path / name
-        result = here("train", "--recipe", tiny, "--out", run, "--cache.shorter_side", side, *flags)
-        assert result.returncode == 0, result.stderr
-        assert ("32 images are read from the cache" in result.stdout) == (side == "auto")
-        metrics.append(json.loads((run / "metrics.json").read_text())["test"])
-        weights.append((run / "model.safetensors").read_bytes())
-        again = json.loads(here("evaluate", run, "--json").stdout)["test"]
-        assert again == {key: pytest.approx(metrics[0][key], abs=1e-12) for key in again}
-    assert metrics[0] == metrics[1]
-    assert weights[0] == weights[1]

@@ -124,26 +124,6 @@ def test_the_figures_are_those_of_the_definition(
     assert found["sets"]["cfp_fp"]["pairs"] == 111
 
 
-def test_the_table(run: Path, faces: Path, here: Here, tmp_path: Path) -> None:
-    result = here("verify", run, "--sets", "lfw, cfp_fp", "--out", tmp_path / "table.csv")
-    assert result.returncode == 0, result.stderr
-    assert "lfw.bin has 200 pairs, but LFW was published with 6,000" in result.stderr
-    mean, std, _ = oracle(run, faces / "lfw.bin", "euclidean", True)
-    other, _, _ = oracle(run, faces / "cfp_fp.bin", "euclidean", True)
-    for words in (
-        f"{100 * mean:.2f} ± {100 * std:.2f}",
-        "CFP-FP",
-        "mean",
-        f"{50 * (mean + other):.2f}",
-        "TAR@FAR=0.001",
-    ):
-        assert words in result.stdout
-    rows = [line.split(",") for line in (tmp_path / "table.csv").read_text().splitlines()]
-    assert rows[0] == ["set", "pairs", "accuracy", "std", "threshold", "auc", "tar@far=0.001"]
-    assert [row[:2] for row in rows[1:]] == [["lfw", "200"], ["cfp_fp", "111"], ["mean", ""]]
-    assert float(rows[1][2]) == pytest.approx(mean)
-
-
 def test_beside_the_papers_table(run: Path, here: Here) -> None:
     result = here("verify", run, "--sets", "lfw", "--against", "paper")
     assert result.returncode == 0, result.stderr
@@ -198,17 +178,6 @@ def test_pairs_of_ones_own_images(run: Path, here: Here, tmp_path: Path) -> None
     assert written == json.loads(result.stdout)
     assert written["sets"]["pairs.csv"]["accuracies"] == pytest.approx(expected)
     assert (written["data"], written["flip"]) == (str(tmp_path), False)
-    for name in ("model.safetensors", "model.json"):
-        shutil.copy(run / name, tmp_path)
-    # Without --data, the paths are relative to the table; of a run, to the folder of its data.
-    words = ("--pairs", tmp_path / "pairs.csv", "--format", "markdown")
-    alone = here("verify", tmp_path / "model.safetensors", *words)
-    assert alone.returncode == 0, alone.stderr
-    assert f"| pairs.csv | {len(same)} | " in alone.stdout
-    assert "each picture with its mirror image" in alone.stdout
-    assert_refused(here("verify", run, "--pairs", tmp_path / "pairs.csv"), ["lacks 24 of the 24 that", "00.png"])
-    words = ("--pairs", tmp_path / "pairs.csv", "--data", tmp_path / "pairs.csv")
-    assert_refused(here("verify", run, *words), ["pairs.csv is no folder: give the folder of the images"])
 
 
 BLACK = encode(Image.new("RGB", (32, 32)))
@@ -245,27 +214,14 @@ def test_a_pack_that_cannot_be_evaluated(
     ("words", "said"),
     [
         (["--sets", "lfw", "--pairs", "p.csv"], ["--sets names published sets, and --pairs is a table of your own"]),
-        (["--pairs", "p.csv", "--against", "paper"], ["--against is about published sets"]),
-        (["--pairs", "p.csv"], ["p.csv is no regular file"]),
         (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
-        (["--sets", ","], ["'' is no set", "agedb_30"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
-        (["--data", "nowhere"], ["nowhere is no folder"]),
-        (["--out", "table.txt"], ["table.txt", "must end in .json, .csv or .md"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
-        (["--workers", "-1"], ["workers is -1"]),
     ],
 )
 def test_wrong_words(run: Path, here: Here, words: list[str], said: list[str]) -> None:
     assert_refused(here("verify", run, *(word.format(run=run) for word in words)), said)
-
-
-def test_what_is_no_run(run: Path, here: Here, tmp_path: Path) -> None:
-    assert_refused(here("verify", tmp_path / "gone"), ["gone does not exist"])
-    assert_refused(here("verify", tmp_path), ["holds no run"])
-    shutil.copy(run / "recipe.yaml", tmp_path)
-    assert_refused(here("verify", tmp_path), ["has no model yet", "--resume"])
 
 
 def with_preprocessing(run: Path, folder: Path, **values: object) -> None:
@@ -281,7 +237,6 @@ def with_preprocessing(run: Path, folder: Path, **values: object) -> None:
     ("values", "words"),
     [
         ({"colour": "sepia"}, "model.json .*colour"),
-        ({"size": 0}, "model.json .*size is 0"),
         ({"channels": 1, "mean": [0.5], "std": [0.5]}, "images have 1 channels but the model takes 3"),
     ],
 )

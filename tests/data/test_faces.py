@@ -82,18 +82,11 @@ LINES = FOLDS.splitlines()
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], r"line 1: '' is neither `folds count` nor `count`"),
         (LINES[1:], r"line 1: 'Ada\\t1\\t2' is neither `folds count`"),
-        (["0\t2", *LINES[1:]], "line 1: '0"),
-        (["2\t2\t2", *LINES[1:]], "line 1: '2"),
         ([*LINES[:5], *LINES[6:]], r"line 7: 'Ada\\t1\\tBob\\t4' is not `name n1 n2`"),
         ([*LINES[:3], *LINES[4:]], r"line 5: 'Cy\\t1\\t12' is not `name1 n1 name2 n2` of two people"),
         (LINES[:-1], r"has 7 pairs, but its first line announces 8"),
-        (LINES[:1], r"has 0 pairs"),
-        ([*LINES, SAME[0]], "has 9 pairs, but its first line announces 8"),
-        ([*LINES[:2], "Bob\t4", *LINES[3:]], r"line 3: 'Bob\\t4' is not `name n1 n2`"),
         ([*LINES[:2], "../Bob\t4\t1", *LINES[3:]], "line 3: .* is not `name"),
-        ([*LINES[:3], "Ada\t1\tAda\t2", *LINES[4:]], "line 4: .* is not `name1 n1 name2 n2` of two people"),
     ],
 )
 def test_lfw_list_that_is_wrong_names_the_line(tmp_path: Path, lines: list[str], message: str) -> None:
@@ -186,17 +179,13 @@ def test_images_by_path(tmp_path: Path) -> None:
     ("header", "rows", "words"),
     [
         ("first,second", ["0,1"], r"no column same: its columns are first, second"),
-        ("first,second,same", [], "has no pairs"),
         ("first,second,same", ["0,1,true", ",1,false"], "line 3: first is empty"),
-        ("first,second,same", ["0,1,true", "0,1,"], "line 3: same is empty"),
         ("first,second,same", ["0,1,true", "0,1,maybe"], "line 3: same is 'maybe', but it must be true or false"),
         ("first,second,same", ["0,1,1"] * 3, "has 3 same pairs and 0 different ones, but verification needs both"),
         ("first,second,same", ["0,1,1", "1,2,0"], "1 same pairs and 1 different ones, too few for 10 folds"),
         ("first,second,same,fold", ["0,1,1,0", "1,2,0,a"], "line 3: fold is 'a', but it must be a whole number"),
-        ("first,second,same,fold", ["0,1,1,0", "1,2,0,"], "line 3: fold is empty"),
         ("first,second,same,fold", ["0,1,1,3", "1,2,0,3"], "all pairs in fold 3, but there must be two"),
         ("first,second,same,fold", ["0,1,1,0", "1,2,0,0", "0,1,1,1"], "fold 1 has no different pair"),
-        ("first,second,same,fold", ["0,1,1,0", "1,2,0,0", "0,1,0,1"], "fold 1 has no same pair"),
     ],
 )
 def test_a_table_that_cannot_be_used(tmp_path: Path, header: str, rows: list[str], words: str) -> None:

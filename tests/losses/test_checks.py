@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning.losses import ContrastiveLoss
@@ -39,11 +38,8 @@ def test_what_a_loss_takes(name: str) -> None:
         assert torch.equal(loss(x, y.to(dtype)), expected)
     for embeddings, labels, words in (
         (x.numpy(), y, "embeddings are of type ndarray, but must be a tensor"),
-        (x.tolist(), y, "embeddings are of type list, but must be a tensor"),
         (x, y.numpy(), "labels are of type ndarray, but must be a tensor of 6 integers: convert them with torch."),
-        (x, y.tolist(), "labels are .*, but must be a tensor of 6 integers: convert them with torch.as_tensor"),
         (x, y.float(), "labels are torch.float32, but must be integers"),
-        (x.numpy(), y.numpy().astype(np.int32), "embeddings are of type ndarray"),
     ):
         with pytest.raises(ValueError, match=words):
             loss(embeddings, labels)

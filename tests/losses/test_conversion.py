@@ -70,18 +70,9 @@ def test_the_weights_are_a_copy() -> None:
     ("make", "words"),
     [
         (lambda: pml.ContrastiveLoss(), ["ContrastiveLoss", "PairwiseLoss"]),
-        (
-            lambda: pml.SphereFaceLoss(num_classes=3, embedding_size=2),
-            ["SphereFaceLoss", "only these can be converted"],
-        ),
         (lambda: nn.CrossEntropyLoss(), ["CrossEntropyLoss"]),
         (lambda: pml.ProxyAnchorLoss(3, 2, distance=distances.DotProductSimilarity()), ["distance"]),
-        (
-            lambda: pml.ProxyNCALoss(3, 2, distance=distances.LpDistance(power=2, normalize_embeddings=False)),
-            ["distance"],
-        ),
         (lambda: pml.ArcFaceLoss(3, 2, reducer=reducers.SumReducer()), ["reducer", "SumReducer"]),
-        (lambda: pml.ProxyAnchorLoss(3, 2, distance=distances.CosineSimilarity(power=2)), ["CosineSimilarity"]),
         (lambda: pml.ArcFaceLoss(3, 2, weight_regularizer=regularizers.LpRegularizer()), ["weight_regularizer"]),
     ],
 )

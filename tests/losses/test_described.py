@@ -84,28 +84,6 @@ def test_a_users_class_is_printed_too() -> None:
     assert "sharpness=4.0, rest={'margin': 0.3}" in repr(Own(5, 8, sharpness=4.0, margin=0.3))
 
 
-@pytest.mark.parametrize("name", ["ArcFaceLoss", "CosFaceLoss", "NormalizedSoftmaxLoss", "ProxyNCALoss"])
-def test_where_first_proxies_differ(name: str) -> None:
-    """Checks what docs/migrating/pytorch-metric-learning.md says about initial proxies."""
-
-    def spread(loss: Any) -> float:
-        (weights,) = loss.parameters()
-        return float(weights.detach().std())
-
-    theirs, ours = getattr(pml, name)(num_classes=500, embedding_size=50), getattr(proxemic.losses, name)
-    assert spread(theirs) == pytest.approx(1.0, abs=0.05)
-    assert spread(ours(500, 50)) < 0.2
-    assert spread(ours(500, 50, init=torch.nn.init.normal_)) == pytest.approx(1.0, abs=0.05)
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_positions_of_other_libraries() -> None:
-    with pytest.raises(TypeError, match="multiple values for argument 'num_classes'"):
-        ArcFaceLoss(512, num_classes=10)  # type: ignore[call-arg, misc]
-    with pytest.raises(TypeError, match="missing 1 required positional argument"):
-        ArcFaceLoss(512)  # type: ignore[call-arg]
-
-
 @pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # of PML's SphereFaceLoss
 def test_the_traps_of_equal_names() -> None:
     """Checks what docs/losses says about PML's losses with the same names."""

@@ -148,12 +148,8 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {
         r"embeddings has NaN or infinite values in 2 of 12 rows": (broken, labels),
         r"labels has torch.float32 but must be int64": (points, labels.float()),
-        r"labels has torch.bool but must be int64": (points, labels > 1),
         r"labels has shape \(11,\) but must be \[12\]": (points, labels[1:]),
-        r"labels has shape \(12, 1\) but must be \[12\]": (points, labels[:, None]),
         r"embeddings has shape \(0, 5\)": (points[:0], labels[:0]),
-        r"embeddings has shape \(12, 0\)": (points[:, :0], labels),
-        r"embeddings has shape \(12,\)": (points[:, 0], labels),
     }
     for message, arguments in refused.items():
         for score in (clustering_metrics, normalized_mutual_information, adjusted_mutual_information):

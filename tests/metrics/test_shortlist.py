@@ -6,9 +6,10 @@ from torch import Tensor
 
 from metrics.points import DISTANCES, sample
 from proxemic.metrics import nearest_neighbours
-from proxemic.metrics.exact import Distance
+from proxemic.metrics.exact import Distance, ExactRows
 from proxemic.metrics.neighbours import NeighbourSearch
 from proxemic.metrics.relevance import ranked_relevance
+from proxemic.metrics.shortlist import ShortlistSearch
 
 
 def awkward(kind: str, rows: int, dim: int) -> Tensor:
@@ -68,6 +69,21 @@ def test_rounding_is_within_its_bound(kind: str, distance: Distance) -> None:
     assert (exact <= high * (1 + 1e-6)).all()
     if kind == "random":
         assert ((high - low) / found)[:, 1:].max() < 1e-3, "a bound that is of use"
+
+
+def test_the_bound_by_hand() -> None:
+    rows = ExactRows(torch.tensor([[3.0, 0.0], [-3.0, 0.0]]), "rows")
+    search = ShortlistSearch(rows, rows, "euclidean")
+    # Scaled by 2⁻², both rows have the length 3/4 and half the square 9/32; products have two terms, sums two more.
+    unit, reach, height = 2.0**-24, 3 / 4, 9 / 32
+    products = 2 * 4 * unit / (1 - 4 * unit) * (reach**2 + height)
+    rounding = 5 * unit * reach**2 + 2 * unit * height
+    tiny = 4 * 2 * 2.0**-126 * (1 + 2 * reach)
+    expected = 2 * (products + rounding + tiny) + 2.0**-20 * (2 * reach) ** 2
+    assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == pytest.approx([expected] * 2, rel=1e-12)
+    rows = ExactRows(torch.zeros(2, 2), "rows")
+    search = ShortlistSearch(rows, rows, "euclidean")
+    assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == [2 * 4 * 2 * 2.0**-126] * 2, "what may be lost"
 
 
 def test_the_size_of_tiles_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

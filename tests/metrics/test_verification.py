@@ -21,6 +21,7 @@ from proxemic.metrics.verification import (
     roc_auc,
     tar_at_far,
     verification_accuracy,
+    verification_metrics,
 )
 
 pytestmark = pytest.mark.cpu
@@ -112,6 +113,14 @@ def test_eer_is_where_the_polyline_crosses_the_diagonal(sample: Pairs) -> None:
     assert {rate} == set(map(float, crossings))
     tar, far = rates(*sample, threshold)
     assert abs(far - (1 - tar)) == min(abs(far - (1 - tar)) for tar, far in roc(sample))
+
+
+def test_rates_and_folds_are_those_that_are_asked_for() -> None:
+    distances, same = torch.linspace(0, 1, 40), torch.arange(40) % 3 == 0
+    found = verification_metrics(distances, same, folds=2, far=(0.2, 0.03))
+    assert found.tar_at_far == tar_at_far(distances, same, (0.2, 0.03))
+    assert [*found.tar_at_far] == [0.2, 0.03]
+    assert found.accuracy == verification_accuracy(distances, same, folds=2)
 
 
 def test_ten_pairs_by_hand() -> None:
@@ -245,42 +254,23 @@ TWO = torch.tensor([True, False])
         (lambda: pair_distances(sample(3, 2, 0), sample(1, 2, 0)), r"second has shape \(1, 2\) but first \(3, 2\)"),
         (lambda: pair_distances(sample(3, 2, 0) / 0, sample(3, 2, 0)), "first has NaN or infinite values in 3 of 3"),
         (
-            lambda: pair_distances(torch.zeros(2, 1), torch.tensor([[1.0], [torch.nan]])),
-            "second has NaN or infinite values in 1 of 2 rows",
-        ),
-        (
             lambda: pair_distances(sample(3, 2, 0), sample(3, 2, 0), distance="dot"),  # type: ignore[arg-type]
             "distance is 'dot' but must be 'cosine' or 'euclidean'",
         ),
-        (lambda: roc_auc(torch.ones(2, 1), TWO), r"same has shape \(2,\) and distances \(2, 1\)"),
         (lambda: roc_auc(torch.ones(3), TWO), r"same has shape \(2,\) and distances \(3,\)"),
         (lambda: roc_auc(torch.ones(2), TWO.long()), r"same has torch.int64 but must be bool: pass `same == 1`"),
         (lambda: roc_auc(torch.ones(2), ~TWO & TWO), "same is true for 0 of 2 pairs but both kinds are needed"),
-        (lambda: roc_auc(torch.ones(2), ~TWO | TWO), "same is true for 2 of 2 pairs but both kinds are needed"),
-        (lambda: roc_auc(torch.ones(0), TWO[:0]), "same is true for 0 of 0 pairs"),
         (
             lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO),
             "distances has NaN or infinite values in 1 of 2 pairs",
         ),
-        (
-            lambda: equal_error_rate(torch.tensor([torch.inf, -torch.inf]), TWO),
-            "distances has NaN or infinite values in 2 of 2 pairs",
-        ),
         (lambda: tar_at_far(torch.ones(2), TWO, (0.1, 1.5)), r"far holds 1.5 but each must be a rate in \[0, 1\]"),
-        (lambda: tar_at_far(torch.ones(2), TWO, (math.nan,)), "far holds nan"),
         (lambda: verification_accuracy(torch.ones(2), TWO), "folds is 10 but must be an integer from 2 to 2"),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=1), "folds is 1 but must be an integer from 2"),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=True), "folds is True but must be an integer"),
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=2), "1 pairs outside fold 0, all of one kind"),
-        (
-            lambda: verification_accuracy(torch.arange(8.0), torch.arange(8) < 4, folds=2),
-            "folds leaves 4 pairs outside fold 0, all of one kind",
-        ),
         (
             lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.zeros(2)),
             "folds has torch.float32 but must be int64",
         ),
-        (lambda: verification_accuracy(torch.ones(2), TWO, folds=TWO), "folds has torch.bool but must be int64"),
         (
             lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)),
             r"folds has shape \(3,\) but must be \[2\], one per pair",

@@ -94,7 +94,6 @@ def test_the_trained_part_is_described() -> None:
             "train is 'last:1' but none has 0 blocks; give all or head",
         ),
         ({"train": "last:0"}, "train is 'last:0' but must be all, head, or last:N"),
-        ({"train": "some"}, "train is 'some' but must be all, head, or last:N"),
         ({"train": "head", "head": "none", "embedding_size": 32}, "there is no head, so that nothing would be trained"),
     ],
 )

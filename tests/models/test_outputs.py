@@ -40,10 +40,8 @@ def test_without_a_mask_all_tokens_count() -> None:
     ("output", "words"),
     [
         ({"text_embeds": ROWS, "image_embeds": ROWS}, "a dict with text_embeds, image_embeds"),
-        ({"loss": ROWS, "logits": ROWS}, "a dict with loss, logits"),
         (TOKENS, r"returns \[3, 3, 2\] of torch.float32, but"),
         (ROWS.long(), r"returns \[3, 2\] of torch.int64, but"),
-        ((), "returns a tuple, but"),
         (None, "returns a NoneType, but"),
     ],
 )

@@ -27,6 +27,8 @@ from proxemic.recipes import explain
         ("neg_margin", ["loss.loss.neg_margin of ContrastiveLoss"]),
         ("training.until_plateau", ["A section with the keys patience, min_improvement"]),
         ("published.table", ["A text."]),
+        ("extends", ["A text or a list, each a text."]),
+        ("optim.optimizer.betas", ["A list of 2, each"]),
         ("evaluation.recall_at", ["A list, each a whole number; [1, 2, 4, 8] by default."]),
     ],
 )

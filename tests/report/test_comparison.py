@@ -1,5 +1,7 @@
 """Reports of comparisons, in a real browser."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,23 @@ def test_the_report_of_a_comparison(browse: Opened, page_of_comparison: Path, lo
         cells = page.locator("#birds table").nth(1).locator("tr").nth(1).locator("td").all_inner_texts()
         assert cells == ["+5.00 ± 0.00 *", "0.00 ± 0.00", "0.00 ± 0.00", "3"]
         assert page.locator("#birds table").first.locator("td").first.inner_text() == HOSTILE
+
+
+def test_charts_show_the_recipes_that_have_the_metric(tmp_path: Path) -> None:
+    made = comparison(tmp_path / "made", [entry(name, name) for name in ("birds/a", "birds/b", "birds/c", "cars/d")], 2)
+    for item in made.entries:
+        metrics = {"map@r": 0.5} if item.name == "birds/c" else {"map@r": 0.5, "recall@1": 0.8}
+        for seed in made.seeds:
+            finish(made.cell(item, seed), metrics)
+    made.write()
+    page = write_comparison_report(made.path, out=tmp_path / "report.html").read_text(encoding="utf-8")
+    charts = [*map(json.loads, re.findall(r'<script type="application/json">(.*?)</script>', page))]
+    seeds = {
+        chart["description"].partition(":")[0]: [row["recipe"] for row in chart["layer"][1]["data"]["values"]]
+        for chart in (charts[0], charts[1])
+    }
+    both = ["birds/a"] * 2 + ["birds/b"] * 2
+    assert seeds == {"recall@1": both, "map@r": [*both, *["birds/c"] * 2]}
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_other_projections_have_no_axes(judged: Judged) -> None:
         pictured_map(few, method="lda")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_a_map_by_umap(browse: Opened, tmp_path: Path) -> None:
     pytest.importorskip("umap", reason="umap-learn has no wheel for this Python")
     labels = [row % 10 for row in range(120)]

@@ -18,6 +18,7 @@ from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, SearchResult, contact_sheet, search_gallery, write_contact_sheet
 
 RED, BLUE = (250, 30, 30), (30, 30, 250)
+GREEN, DARK_RED = (26, 127, 55), (207, 34, 46)
 HOSTILE = "<script>alert(1)</script>\"'&"
 
 
@@ -110,6 +111,11 @@ def test_the_picture(result: SearchResult, tmp_path: Path) -> None:
         assert sheet.width > 4 * 160
     for colour in (RED, BLUE):
         assert (np.abs(pixels.astype(int) - colour).max(2) < 6).sum() > 2 * 160 * 160
+    # Of the three hits, the first has the label of the query.
+    right, wrong = (
+        np.nonzero((np.abs(pixels.astype(int) - colour).max(2) < 12).any(0))[0] for colour in (GREEN, DARK_RED)
+    )
+    assert 160 < right.min() <= right.max() < 2 * 180 < wrong.min() <= wrong.max()
 
 
 @pytest.mark.parametrize("ending", ["html", "png"])

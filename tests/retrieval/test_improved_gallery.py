@@ -79,6 +79,13 @@ def test_the_better_gallery_has_the_rows_of_the_first(shop: Path, better: Path) 
     assert not second.verify()
 
 
+def test_it_keeps_the_precision_of_the_vectors(shop: Path, tmp_path: Path) -> None:
+    half = Embedder.load(shop / "network", precision="bf16-mixed")
+    made = Gallery.create(tmp_path / "half", half, shop / "photos")
+    assert improve_gallery(made, tmp_path / "better").address
+    assert Gallery.open(tmp_path / "better").store.info.precision == "bf16-mixed"
+
+
 def test_its_folder_is_a_model_that_makes_its_vectors(shop: Path, better: Path) -> None:
     gallery = Gallery.open(better)
     vectors, items = next(gallery.store.iterate())

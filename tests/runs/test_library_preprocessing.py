@@ -58,6 +58,7 @@ def assert_prepares(name: str, oracle: Prepare, images: Sequence[Image.Image] = 
     return type(preprocessing).__name__
 
 
+@pytest.mark.slow
 def test_all_settings_of_timm() -> None:
     import timm
     from timm.data import create_transform, resolve_data_config
@@ -94,6 +95,7 @@ def save(processor: Any, folder: Path) -> str:
 
 
 @needs_transformers
+@pytest.mark.slow
 def test_all_image_processors_of_transformers(tmp_path: Path) -> None:
     import transformers
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES as DEFAULTS

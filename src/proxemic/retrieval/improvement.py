@@ -69,11 +69,12 @@ def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> E
 
 
 def _new_head(size: int, dim: int) -> EmbeddingModel:
-    return build_model(
-        ModelConfig(
-            "none", embedding_size=min(dim, size), input_size=size, unit_features=True, head_init="pca-whitened"
+    with torch.random.fork_rng(devices=[]):  # its random weights are replaced
+        return build_model(
+            ModelConfig(
+                "none", embedding_size=min(dim, size), input_size=size, unit_features=True, head_init="pca-whitened"
+            )
         )
-    )
 
 
 def trained_head(

@@ -113,7 +113,7 @@ def serve(
             log_level="critical",
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=limits.connections,
+            limit_concurrency=limits.connections + 1,  # from this number of connections on, uvicorn answers 503
             timeout_graceful_shutdown=3,
         )
         for line in engine.messages:

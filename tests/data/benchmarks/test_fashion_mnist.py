@@ -74,12 +74,9 @@ def test_damage(root: Path) -> None:
     raw = gzip.decompress(whole)
     for content, message in (
         (whole[:-20], "is damaged or cut short"),
-        (b"", "is no idx file"),
         (b"no gzip", "is damaged or cut short"),
         (gzip.compress(raw[:-784]), r"holds 30,576 bytes, but announces 40 x 28 x 28"),
-        (gzip.compress(raw[:7]), "is no idx file"),
         (gzip.compress(b"\x00\x00\x0d" + raw[3:]), "is no idx file"),
-        (labels.read_bytes(), "is no idx file"),
         (gzip.compress(idx(np.zeros((39, 28, 28), np.uint8))), "39 images and 40 labels"),
     ):
         pictures.write_bytes(content)

@@ -105,23 +105,11 @@ def test_any_word_changed_is_refused_or_leaves_other_records_alone(small: Path) 
     ("text", "message"),
     [
         ("", "it is empty"),
-        ("\n\n", "it is empty"),
-        ("0,0\n1,40\n", "no index of records"),
         ("0\n40\n", "its lines have 1 numbers"),
-        ("0\t0\t0\n", "its lines have 3 numbers"),
-        ("zero\t0\n", "no index of records"),
-        ("0\t0\n1\n", "no index of records"),
-        ("0\t99999999999999999999\n", "no index of records"),
         ("0\t0\n1\t0\n", "offsets must be multiples of 4 from 0, none of them twice"),
-        ("0\t-4\n", "offsets must be multiples of 4"),
-        ("0\t0\n1\t42\n", "offsets must be multiples of 4"),
         ("0\t0\n0\t40\n", "keys must be numbers from 0, none of them twice"),
-        ("-1\t0\n", "keys must be numbers from 0"),
         ("0\t40\n", r"its index goes from byte 40 to 40, but it has \d+, from 0"),
-        ("0\t0\n1\t400000\n", "its index goes from byte 0 to 400,000"),
         ("0\t0\n1\t44\n", "record 0 at byte 0 cannot be read: it has 40 bytes, but the next begins, .* after 44"),
-        ("0\t0\n1\t36\n", "record 0 at byte 0 cannot be read"),
-        ("0\t0\n", "record 0 at byte 0 cannot be read"),
     ],
 )
 def test_a_wrong_index_is_refused(small: Path, text: str, message: str) -> None:

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pyarrow.parquet import write_table
@@ -169,8 +168,6 @@ def test_what_is_no_data_set_is_one_sentence(tmp_path: Path) -> None:
         HuggingFaceDataset(tmp_path / "set", column="image", label="breed").load()
     with pytest.raises(ValueError, match=r"embedding is List.*, but labels must be classes, text or whole numbers"):
         HuggingFaceDataset(tmp_path / "set", column="image", label="embedding").load()
-    with pytest.raises(ValueError, match="breed is no such column in one of its splits"):
-        HuggingFaceDataset(tmp_path / "set", column="breed").load()
     with pytest.raises(
         ValueError, match=r"kind is Value.* in one of its splits, but must be images, or lists of floats"
     ):
@@ -181,10 +178,6 @@ def test_what_is_no_data_set_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "set" / "state.json").write_text(json.dumps({"_data_files": [{"filename": "gone.arrow"}]}))
     with pytest.raises(ValueError, match="cannot be read as a data set of Hugging Face"):
         HuggingFaceDataset(tmp_path / "set").load()
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    (tmp_path / "x.npy").rename(tmp_path / "x.arrow")
-    with pytest.raises(ValueError, match="cannot be read as a data set of Hugging Face"):
-        HuggingFaceDataset(tmp_path / "x.arrow").load()
 
 
 @pytest.mark.parametrize(("label", "first"), [("kind", "kind 00"), ("number", "0")])

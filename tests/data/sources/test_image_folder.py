@@ -287,20 +287,12 @@ def test_what_gives_no_images_says_what_it_has(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("file,class\na.png,a\n", r"no column path and label: its columns are file, class"),
-        ("path\na.png\n", "no column label: its columns are path"),
         ("path;label\na.png;a\n", "no readable image"),
-        ("path|label\na.png|a\n", r"its columns are path\|label"),
-        ("", "its columns are none"),
-        ("path,label\n", "has no images"),
         ("path,label\na/0.png,a\nb/0.png,\n", "line 3: label is empty"),
-        ("path,label\n,a\n", "line 2: path is empty"),
         ("path,label\na/0.png\n", "line 2: the header has 2 columns, but this row has 1"),
-        ("path,label\na/0.png,a,x\n", "line 2: the header has 2 columns, but this row has 3"),
         ("path,label,split\na/0.png,a,dev\n", "line 2: split is 'dev', but it must be train, validation"),
-        ("path,label,split\na/0.png,a,\n", "line 2: split is empty"),
         ("path,label,is_query\na/0.png,a,1\n", "only one of the columns is_query and is_gallery"),
         ("path,label,is_query,is_gallery\na/0.png,a,maybe,1\n", "line 2: is_query is 'maybe'"),
-        ("path,label\ngone.png,a\n", r"no readable image: 1 unreadable image, .*gone\.png \(no such file\)"),
         ("path,label\na/0.png,\ud800\n", "in neither UTF-8 nor UTF-16"),
     ],
 )
@@ -335,7 +327,6 @@ def test_malformed_and_huge_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         ("a", 3, "has a single class, 'a'"),
         ("abcd", 1, "4 classes with one image each"),
-        ("abc", 2, "has 3 classes in all, .*test_fraction=0.5 of 3 classes .* change test_fraction or add classes"),
         ("abcde", 2, "has 5 classes in all, .*validation_fraction=0.5 of 3 classes .* change validation_fraction"),
     ],
 )

@@ -1,4 +1,7 @@
-"""Compile every loss in a process without type checks, which the compiler cannot trace, and print failures."""
+"""Compile losses in a process without type checks, which the compiler cannot trace, and print failures.
+
+The graphs are what is tested: they run as they are, without the code that a backend would generate.
+"""
 
 import sys
 from collections.abc import Callable
@@ -8,10 +11,14 @@ from typing import Any
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from losses.test_losses import CASES, gradients, make
+from losses.test_losses import gradients, make
 from proxemic.losses import ArcFaceLoss, DynamicMargin, ProxyLoss
 from proxemic.optim import step_rows
 
+# One of each kind of scores: pooled in each way, with averages, summed over the batch, warped, of a graph.
+KINDS = (
+    "softmax sub-center mean-pooled curricular-face proxy-anchor soft-triple mpa-dw mpa-ap warped warped-functions hist"
+)
 Results = tuple[torch.Tensor, ...]
 X, Y = torch.linspace(-1, 1, 16 * 32).reshape(16, 32).sin(), torch.arange(16) * 7 % 60
 
@@ -42,7 +49,7 @@ def sparse() -> ProxyLoss:
 def compiled(create: Callable[[], ProxyLoss], *, method: bool = False, half: bool = False, most: int = 2) -> None:
     """Compare a loss with its compiled form: one graph without breaks, compiled at most twice for five batch sizes."""
     torch.manual_seed(0)
-    loss, counter = create(), CompileCounterWithBackend("aot_eager")
+    loss, counter = create(), CompileCounterWithBackend("eager")
     sizes = (16, 12, 9, 14, 5) if most else (16,)
     expected = [results(loss, loss.proxies, size) for size in sizes]
     options: dict[str, Any] = {"backend": counter, "fullgraph": True}
@@ -56,35 +63,17 @@ def compiled(create: Callable[[], ProxyLoss], *, method: bool = False, half: boo
     assert not most or counter.frame_count <= most, f"{counter.frame_count} graphs"
 
 
-def with_network() -> None:
-    """Compare a network and its loss together."""
-    torch.manual_seed(0)
-    model, loss = torch.nn.Linear(32, 32), make("proxy-anchor", 60, 32, 2)
-
-    def both(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return loss(model(x), y)
-
-    function: Any = torch.compile(both, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(results(function, loss.proxies), results(both, loss.proxies), rtol=1e-4, atol=1e-6)
-
-
 if __name__ == "__main__":
     checks: dict[str, Callable[[], None]] = {
-        name: partial(compiled, partial(make, name, 60, 32, 2), most=0) for name in CASES
+        name: partial(compiled, partial(make, name, 60, 32, 2), most=0) for name in KINDS.split()
     }
-    for case in ("softmax", "soft-triple"):
-        checks[f"{case}, sampled"] = partial(compiled, partial(make, case, 60, 32, 2, sample_rate=0.2))
-        by_method = case == "softmax"
-        checks[f"{case}, half precision"] = partial(
-            compiled, partial(make, case, 60, 32, 2), half=True, method=by_method
-        )
     checks |= {
+        "sampled": partial(compiled, partial(make, "softmax", 60, 32, 2, sample_rate=0.2)),
         "sparse": partial(compiled, sparse, method=True),
         "margins of classes": partial(compiled, of_classes),
         # A forward and a backward, each for a first size and for any: nine chunks, of which the last is shorter.
         "chunks": partial(compiled, partial(make, "softmax", 60, 32, chunk_size=7), method=True, half=True, most=4),
         "a single pass": partial(compiled, partial(make, "proxy-anchor", 60, 32, chunk_size=7), method=True, most=4),
-        "network": with_network,
     }
     faults = 0
     for name, check in checks.items():

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,8 +124,8 @@ def reference(images: Tensor, state: dict[str, Tensor], blocks: tuple[int, ...])
     return norm(flat @ state["fc.weight"].double().T + state["fc.bias"].double(), "features")
 
 
-def config(**changes: str | bool | int | None) -> ModelConfig:
-    return ModelConfig(**{"backbone": "iresnet18", "embedding_size": 512, "head": "none", "normalize": False} | changes)  # type: ignore[arg-type]
+def config(**changes: Any) -> ModelConfig:
+    return ModelConfig(**{"backbone": "iresnet18", "embedding_size": 512, "head": "none", "normalize": False} | changes)
 
 
 def images(count: int = 2, channels: int = 3) -> Tensor:
@@ -184,6 +185,8 @@ def test_other_images_and_settings_are_refused() -> None:
             net(torch.zeros(1, 3, height, width))
     with pytest.raises(ValueError, match="pooling is 'gem' but 'iresnet18' pools by a layer of its own; take avg"):
         config(pooling="gem")
+    with pytest.raises(ValueError, match="backbone_args are given but 'iresnet18' takes none"):
+        config(backbone_args={"depth": 2})
     with pytest.raises(ValueError, match="cannot download weights of 'iresnet18'; give a file as weights"):
         config(pretrained=True)
     with pytest.raises(ValueError, match="embedding_size is 128 but without a head it must be 512"):

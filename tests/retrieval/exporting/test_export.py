@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from proxemic.models import read_checksum
 from proxemic.retrieval import Embedder, Exported, export, list_pictures
 from shelves import write_model
 
-pytest.importorskip("onnxscript")
-pytest.importorskip("onnxruntime")
+# Not imported while the tests are collected: ONNX Runtime starts a thread, which a fork would lose.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("onnxscript") and find_spec("onnxruntime")), reason="onnx is not installed"
+)
 module: Any = sys.modules[export.__module__]
 
 

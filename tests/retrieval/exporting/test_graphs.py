@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ from proxemic.retrieval.exporting.graphs import (
 )
 from proxemic.runs.onnx_files import ONNX_NOTE
 
-pytest.importorskip("onnxscript")
-pytest.importorskip("onnxruntime")
+# Not imported while the tests are collected: ONNX Runtime starts a thread, which a fork would lose.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("onnxscript") and find_spec("onnxruntime")), reason="onnx is not installed"
+)
 
 PICTURES = [np.random.default_rng(0).integers(0, 256, (side, 40, 3), dtype=np.uint8) for side in (30, 40, 50)]
 

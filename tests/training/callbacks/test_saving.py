@@ -72,6 +72,7 @@ def wait_for(process: warm.Process, path: Path) -> None:
 
 
 # Every step saves, so that the kill hits the middle of epochs, their ends and the middle of writes.
+@pytest.mark.slow
 def test_kill_9_at_a_random_step(recipe: Path, uninterrupted: Path, tmp_path: Path) -> None:
     run = tmp_path / "killed"
     flags = ["--training.checkpoint_minutes", "0", "--batches.workers", "2"]
