@@ -2,21 +2,19 @@
 
 import json
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from lightning import LightningModule, Trainer
 from PIL import Image
 from safetensors.torch import load_file
 
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
 from proxemic.recipes.flags import merge
-from proxemic.training.callbacks.saving import SaveRun
+from stopping import interrupted_at
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n(.*?)```", PAGE, re.DOTALL)
@@ -74,15 +72,7 @@ def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert 0 < metrics["test"]["largest coordinate"] < 1
     assert metrics["measured"]["proxy_length"] > 0
 
-    batch_end = SaveRun.on_train_batch_end
-
-    def interrupt(self: SaveRun, trainer: Trainer, module: LightningModule, *rest: Any) -> None:
-        if trainer.global_step == 2:
-            signal.raise_signal(signal.SIGINT)
-        batch_end(self, trainer, module, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveRun, "on_train_batch_end", interrupt)
+    with interrupted_at(2):
         assert_refused(here("train", "--recipe", recipe, "--out", stopped), ["after step 2"])
     result = here("train", "--resume", stopped)
     assert result.returncode == 0, result.stderr
