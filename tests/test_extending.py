@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
 from proxemic.recipes.flags import merge
+from proxemic.training import RunDirectory
 from stopping import interrupted_at
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
@@ -50,9 +53,35 @@ def write_recipe(name: str, *parts: Any) -> str:
 
 def test_each_is_short() -> None:
     assert {Path(name).stem for name in MODULES} == {
-        "loss", "module", "regularizer", "source", "sampler", "transform", "backbone", "metric", "callback",
+        "loss", "module", "regularizer", "source", "sampler", "transform", "backbone", "metric", "callback", "logger",
     }  # fmt: skip
     assert max(len(code.splitlines()) for code in MODULES.values()) < 60
+
+
+class Wandb(ModuleType):
+    """What the page uses of Weights & Biases, with its signatures; it refuses a step that is before the last one."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.runs: dict[str, dict[int, dict[str, float]]] = {}
+
+    def init(self, *, project: str, id: str, resume: str) -> SimpleNamespace:  # noqa: A002
+        assert (project, resume) == ("birds", "allow")
+        logged = self.runs.setdefault(id, {})
+
+        def log(data: dict[str, Any], step: int | None = None) -> None:
+            assert step is not None
+            assert step >= max(logged, default=0)
+            logged.setdefault(step, {}).update(data)
+
+        return SimpleNamespace(log=log)
+
+
+@pytest.fixture(autouse=True)
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
 
 
 def test_from_python(folder: Path) -> None:
@@ -61,7 +90,9 @@ def test_from_python(folder: Path) -> None:
     assert "loss.FocalLoss" in (folder / "runs" / "mine" / "recipe.yaml").read_text()
 
 
-def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_recipes(
+    folder: Path, wandb: Wandb, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, run, stopped = Here(capsys, monkeypatch), folder / "runs" / "mine", folder / "runs" / "stopped"
     recipe = write_recipe("all", LOSSES["FocalLoss"], *ELSE)
     result = here("train", "--recipe", recipe, "--out", run)
@@ -71,6 +102,11 @@ def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert 0 < metrics["validation"]["balance"] < 1
     assert 0 < metrics["test"]["largest coordinate"] < 1
     assert metrics["measured"]["proxy_length"] > 0
+    rows = RunDirectory(run).read_history()
+    logged = wandb.runs.pop("proxy-anchor-1")
+    assert [*logged] == [row["step"] for row in rows]
+    assert [logged[row["step"]]["validation/balance"] for row in rows] == [row["balance"] for row in rows]
+    assert all(row["lr/proxies"] > 0 for row in logged.values())
 
     with interrupted_at(2):
         assert_refused(here("train", "--recipe", recipe, "--out", stopped), ["after step 2"])
@@ -78,6 +114,7 @@ def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert result.returncode == 0, result.stderr
     for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
         assert (stopped / name).read_bytes() == (run / name).read_bytes()
+    assert wandb.runs.pop("proxy-anchor-1") == logged
 
     result = here("evaluate", run, "--json", "--resamples", "0")
     assert result.returncode == 0, result.stderr

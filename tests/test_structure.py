@@ -87,7 +87,7 @@ def imports(path: Path) -> list[tuple[str, bool]]:
 
 
 def room_of(path: Path) -> str:
-    """The package or module directly under proxemic that holds a file; a package in `ROOMS` inside of it comes first."""
+    """The package or module directly under proxemic that holds a file, or a room within it."""
     parts = path.relative_to(SOURCE).parts
     inner = "/".join(parts[:2])
     return inner if inner in ROOMS else parts[0].removesuffix(".py")
