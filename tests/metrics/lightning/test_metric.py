@@ -178,6 +178,7 @@ def test_settings_are_refused_at_once(settings: dict[str, Any], words: str) -> N
 ROWS, IDS = torch.eye(3), torch.arange(3)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
