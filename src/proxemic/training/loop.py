@@ -34,6 +34,7 @@ from proxemic.runs.embed import embed_images
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.runs.starts import BothStarts, better_start, evaluate_starts
 from proxemic.training.advice import epoch_line, phase_line, start_line
+from proxemic.training.callbacks.callback import Callback
 from proxemic.training.callbacks.measures import EpochMeasure
 from proxemic.training.callbacks.proxies import proxy_callbacks
 from proxemic.training.components import Components
@@ -68,14 +69,12 @@ class Training(TrainingState):
         average = recipe.training.average
         self.average = None if average is None else WeightAverage(average, self.model)
         own = recipe.training.callbacks or []
-        self.callbacks = [*proxy_callbacks(recipe, self.data.images, self.loss), *own]
+        self.callbacks: list[Callback] = [*proxy_callbacks(recipe, self.data.images, self.loss), *own]
         self.measures = [callback for callback in own if isinstance(callback, EpochMeasure)]
         self.loggers: Sequence[Logger] = ()
         self.bar = TrainingBar(recipe, self.batches, shown=session.bars)
         self.signals = Signals(session.run, session.processes)
         self.saved_at = time.monotonic()
-
-    # ------------------------------------------------------------------------------------------------- the whole run
 
     def fit(self) -> None:
         """Train all epochs, and record the history and the chosen epoch."""
@@ -108,52 +107,16 @@ class Training(TrainingState):
             for module in self.modules():  # what comes next may need the memory of a GPU
                 module.cpu()
 
-    # --------------------------------------------------------------------------------- before the first, or next, step
-
     def begin(self) -> None:
-        """Bring all parts to the device, and to the state of the checkpoint."""
-        recipe, several, sharded = self.recipe, self.processes.world > 1, self.shards is not None
-        if several and self.device.type == "cuda":
-            self.device = torch.device("cuda", gpu_of(self.processes))
-            torch.cuda.set_device(self.device)
-        if several:
-            for phase in self.phases:
-                if isinstance(phase.loss, ProxyLoss):
-                    phase.loss.distribute(sharded=sharded, even_batches=self.data.even)
-                else:
-                    phase.loss.distribute(even_batches=self.data.even)
-            if recipe.training.sync_batch_norm and self.device.type == "cuda":
-                convert_sync_batchnorm(self.model)
+        """Bring everything to the state of the checkpoint, if there is one, or to that before the first step."""
+        self.distribute()
         checkpoint = read_checkpoint(self.run.checkpoint, whole=True) if self.run.checkpoint.exists() else None
         if checkpoint is not None:
             self.restore(checkpoint)
-        for module in self.modules():
-            module.to(self.device)
-        for phase in self.phases[self.phase + 1 :]:  # only now, as moving a module to a GPU replaces its buffers
-            share_parameters(phase.loss, self.loss)
-        self.network: nn.Module = InMicroBatches(self.model, recipe.batches.micro_batches)
-        if several and any(parameter.requires_grad for parameter in self.model.parameters()):
-            # Only the network: the loss has the whole batch, so its gradients are complete on each process.
-            self.network = DistributedDataParallel(
-                self.network,
-                device_ids=None if self.device.type == "cpu" else [self.device],
-                find_unused_parameters=recipe.training.warmup_epochs > 0,  # the backbone then has no gradients
-            )
-        half = _HALF.get(recipe.training.precision)
-        self.autocast: AbstractContextManager[Any] = nullcontext()
-        if half is not None:
-            self.autocast = torch.autocast(self.device.type, half, cache_enabled=False)
-        self.scaler = make_scaler(self.device, recipe.training.precision, sharded=several and sharded)
-        if compiles(recipe, [phase.loss for phase in self.phases], self.batches, self.processes):
-            for phase in self.phases:
-                phase.loss.compile()
+        self.move_to_device()
         self.build_optimizer()
         if checkpoint is not None:
-            self.optimizer.load_state_dict(checkpoint["optimizer"])
-            if self.schedule is not None:
-                self.schedule.load_state_dict(checkpoint["schedule"])
-            self.scaler.load_state_dict(checkpoint["scaler"])
-            self.plan_decay()
+            self.restore_optimizer(checkpoint)
         if self.processes.is_first:
             self.begin_files()
         for callback in self.callbacks:
@@ -164,11 +127,49 @@ class Training(TrainingState):
         if self.step == 0:
             self.keep_start()
 
+    def distribute(self) -> None:
+        """Choose the GPU of this process, and let losses and batch norm work on the batch of all processes."""
+        if self.processes.world == 1:
+            return
+        if self.device.type == "cuda":
+            self.device = torch.device("cuda", gpu_of(self.processes))
+            torch.cuda.set_device(self.device)
+            if self.recipe.training.sync_batch_norm:
+                convert_sync_batchnorm(self.model)
+        for phase in self.phases:
+            if isinstance(phase.loss, ProxyLoss):
+                phase.loss.distribute(sharded=self.shards is not None, even_batches=self.data.even)
+            else:
+                phase.loss.distribute(even_batches=self.data.even)
+
+    def move_to_device(self) -> None:
+        """Move model and losses, and prepare what a step needs there: precision, exchange of gradients, compilation."""
+        training, several = self.recipe.training, self.processes.world > 1
+        for module in self.modules():
+            module.to(self.device)
+        for phase in self.phases[self.phase + 1 :]:  # only now, as moving a module to a GPU replaces its buffers
+            share_parameters(phase.loss, self.loss)
+        self.network: nn.Module = InMicroBatches(self.model, self.recipe.batches.micro_batches)
+        if several and any(parameter.requires_grad for parameter in self.model.parameters()):
+            # Only the network: the loss has the whole batch, so its gradients are complete on each process.
+            self.network = DistributedDataParallel(
+                self.network,
+                device_ids=None if self.device.type == "cpu" else [self.device],
+                find_unused_parameters=training.warmup_epochs > 0,  # the backbone then has no gradients
+            )
+        half = _HALF.get(training.precision)
+        self.autocast: AbstractContextManager[Any] = nullcontext()
+        if half is not None:
+            self.autocast = torch.autocast(self.device.type, half, cache_enabled=False)
+        self.scaler = make_scaler(self.device, training.precision, sharded=several and self.shards is not None)
+        if compiles(self.recipe, [phase.loss for phase in self.phases], self.batches, self.processes):
+            for phase in self.phases:
+                phase.loss.compile()
+
     def begin_files(self) -> None:
         """Begin the logs, and write the files that a run lacks if it was killed between the checkpoint and these."""
-        self.loggers = (TensorBoardLog(), CSVLog())
-        if self.recipe.training.loggers is not None:
-            self.loggers = self.recipe.training.loggers
+        loggers = self.recipe.training.loggers
+        self.loggers = (TensorBoardLog(), CSVLog()) if loggers is None else loggers
         for log in self.run_logs():
             log.begin(self.run.path / "logs", self.step)
         self.run.diverged.unlink(missing_ok=True)
@@ -185,7 +186,7 @@ class Training(TrainingState):
             return
         with self.session.times.of("validation"):
             network = BothStarts(self.model)
-            embeddings = self.embed_held_out(network).split([*network.widths.values()], dim=1)
+            embeddings = self.embed(network, self.held_out).split([*network.widths.values()], dim=1)
             parts = dict(zip(network.widths, embeddings, strict=True))
             record.starts = evaluate_starts(parts, self.held_out, evaluation)
         # The first process decides for all: the last digits may differ between machines.
@@ -196,8 +197,6 @@ class Training(TrainingState):
             if self.processes.is_first:
                 write_chosen(self.session, self.model, self.loss, self.shards)
         self.session.report(start_line(recipe, record.starts))
-
-    # ------------------------------------------------------------------------------------------- one epoch, one batch
 
     def begin_epoch(self) -> None:
         """Begin the next phase if this is its first epoch, and go to the first batch that is not yet trained."""
@@ -287,8 +286,6 @@ class Training(TrainingState):
         if stopping:
             self.signals.leave(f"in epoch {self.epoch + 1}, after step {self.step}")
 
-    # --------------------------------------------------------------------------------------------- after the epoch
-
     def end_epoch(self) -> None:
         """Evaluate, add a row to the history, choose the epoch if it is the best, and save."""
         self.bar.end_epoch()
@@ -339,17 +336,16 @@ class Training(TrainingState):
         return values
 
     def evaluate(self, network: nn.Module, held_out: ImageSet) -> RetrievalMetrics:
-        embeddings = self.embed_held_out(network)
+        embeddings = self.embed(network, held_out)
         self.check_embeddings(embeddings, "held-out")
         return evaluate_embeddings(embeddings, held_out, self.recipe.evaluation, or_nan=True)
 
-    def embed_held_out(self, network: nn.Module) -> Float[Tensor, "images dim"]:
+    def embed(self, network: nn.Module, held_out: ImageSet) -> Float[Tensor, "images dim"]:
         """Embed the held-out images; the processes share the work, and each gets all embeddings."""
-        assert self.held_out is not None
         evaluation = self.recipe.evaluation
         return embed_images(
             network,
-            self.held_out,
+            held_out,
             self.recipe.images,
             batch_size=evaluation.batch_size,
             workers=self.recipe.batches.workers,
@@ -396,8 +392,6 @@ class Training(TrainingState):
                 session.raised = error
                 raise
 
-    # ------------------------------------------------------------------------------------------------- the checkpoint
-
     def save(self) -> None:
         """Write the checkpoint; every process must call this, as each may hold a shard of the proxies."""
         self.check_weights()
@@ -414,7 +408,7 @@ class Training(TrainingState):
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": {name: callback.state_dict() for name, callback in self.named_callbacks()},
             "record": self.record.state_dict(),
         }
         if self.shards is not None:
@@ -428,7 +422,7 @@ class Training(TrainingState):
         self.saved_at = time.monotonic()
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Load everything from a checkpoint except the optimiser, which is built after the modules are moved."""
+        """Load everything from a checkpoint except the optimiser, which is built once the modules are moved."""
         self.epoch, self.batch, self.step = (checkpoint[name] for name in ("epoch", "batch", "step"))
         self.loss_sum = checkpoint["loss_sum"]
         vars(self.record).update(checkpoint["record"])
@@ -450,9 +444,16 @@ class Training(TrainingState):
         self.loss.load_state_dict(checkpoint["loss"])
         if self.average is not None:
             self.average.load_state_dict(checkpoint["average"])
-        for callback, state in zip(self.callbacks, checkpoint["callbacks"], strict=True):
-            if state:
+        for name, callback in self.named_callbacks():
+            if state := checkpoint["callbacks"].get(name):
                 callback.load_state_dict(state)
+
+    def restore_optimizer(self, checkpoint: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        if self.schedule is not None:
+            self.schedule.load_state_dict(checkpoint["schedule"])
+        self.scaler.load_state_dict(checkpoint["scaler"])
+        self.plan_decay()
 
     def write_chosen(self) -> None:
         """Write the network of the last checkpoint if it is the chosen one."""
@@ -466,8 +467,6 @@ class Training(TrainingState):
         if self.recipe.training.until_plateau is not None and self.recipe.second_phase is not None:
             rows = [{**row, "phase": 1 if row["epoch"] <= self.lengths[0] else 2} for row in rows]
         self.run.write_history(rows)
-
-    # -------------------------------------------------------------------------------------------------- small parts
 
     @property
     def lengths(self) -> list[int]:
@@ -485,6 +484,11 @@ class Training(TrainingState):
         yield from (phase.loss for phase in self.phases)
         if self.average is not None:
             yield self.average.network
+
+    def named_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        """Yield the callbacks with their names in the checkpoint; there may be several of one class."""
+        for number, callback in enumerate(self.callbacks):
+            yield f"{number} {type(callback).__qualname__}", callback
 
     def run_logs(self) -> list[RunLog]:
         return [logger for logger in self.loggers if isinstance(logger, RunLog)]

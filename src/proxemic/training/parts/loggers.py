@@ -44,7 +44,8 @@ class RunLog(ABC):
 class TensorBoardLog(RunLog):
     """Logs to ``logs/tensorboard/version_0`` of the run directory."""
 
-    _writer: "SummaryWriter"
+    def __init__(self) -> None:
+        self._writer: SummaryWriter | None = None
 
     def begin(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes a second
@@ -52,22 +53,27 @@ class TensorBoardLog(RunLog):
         self._writer = SummaryWriter(folder / "tensorboard" / "version_0", purge_step=step + 1)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        assert self._writer is not None, "begun by the training"
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
     def save(self) -> None:
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class CSVLog(RunLog):
     """Logs to ``logs/csv/version_0/metrics.csv`` of the run directory."""
 
+    def __init__(self) -> None:
+        self._rows: list[Mapping[str, Any]] = []
+
     def begin(self, folder: Path, step: int) -> None:
         self._path = folder / "csv" / "version_0" / "metrics.csv"
-        self._rows: list[Mapping[str, Any]] = []
         if self._path.exists():
             with self._path.open(newline="", encoding="utf-8") as file:
                 self._rows = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
