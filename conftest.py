@@ -40,7 +40,8 @@ CHECKED = [
     "runs.faces",
     "training.callbacks.measures",
     "training.gradient_cache",
-    "training.module",
+    "training.loop",
+    "training.state",
     "training.plots",
     "training.beginning",
 ]

@@ -9,7 +9,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, NoReturn
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from proxemic.training import Callback, TrainingState
 
 
 class Pace:
@@ -37,9 +39,7 @@ class Paced(Callback):
 
     pace: Pace
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_step_end(self, training: TrainingState, loss: Tensor) -> None:
         self.pace.step()
 
 

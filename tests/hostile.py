@@ -55,7 +55,7 @@ def hostile_recipes(left: Path) -> dict[str, str]:
     pair = "class_path: pytorch_metric_learning.losses.ContrastiveLoss, init_args"
     dated = f"{{class_path: os.system, init_args: {{command: touch {left}, when: 2020-99-99}}}}"
     reached = "pytorch_metric_learning.utils.common_functions.os.system"
-    logger = "class_path: lightning.pytorch.loggers.CSVLogger, init_args"
+    snapshots = "class_path: proxemic.training.Snapshots, init_args"
     return {
         "loss": f"loss: {command}",
         "loss as a text": f"loss: '{command}'",
@@ -79,12 +79,8 @@ def hostile_recipes(left: Path) -> dict[str, str]:
         "distance through an import": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: {reached}}}}}}}}}",
         "distance as a text with no date": f"loss: {{{pairs}: {{loss: {{{pair}: {{distance: '{dated}'}}}}}}}}",
         "callback": f"training: {{callbacks: [{command}]}}",
-        "function in a callback": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
-        "init_args: {on_fit_start: os.remove}}]}",
-        "further keyword": "training: {callbacks: [{class_path: lightning.pytorch.callbacks.LambdaCallback, "
-        "dict_kwargs: {on_fit_start: torch.hub.load}}]}",
         "logger": f"training: {{loggers: [{command}]}}",
-        "argument of a logger": f"training: {{loggers: [{{{logger}: {{save_dir: {command}}}}}]}}",
+        "argument of a callback": f"training: {{callbacks: [{{{snapshots}: {{every_n_epochs: {command}}}}}]}}",
         "a number": f"seed: {command}",
         "a text in a text": 'seed: "{\\"class\\\\x5fpath\\": os.system, init_args: {command: ls}}"',
         "a section in another file": "batches: other.yaml",

@@ -1,14 +1,17 @@
 """Runs in this process that stop after an epoch or are killed in one, and their files."""
 
 import csv
-from collections.abc import Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import train
-from proxemic.training.callbacks.saving import SaveRun
+from proxemic.training.loop import Training
 
 
 class Stopped(Exception):
@@ -25,23 +28,40 @@ def run(recipe: Path, out: Path, *flags: str | Path, stop_after: int | None = No
     return out
 
 
+@contextmanager
+def after_step(step: int, act: Callable[[], object]) -> Iterator[None]:
+    """Do something after a step of a training in the block, before it may be saved."""
+    save_if_due = Training.save_if_due
+
+    def act_first(training: Training) -> None:
+        if training.step == step:
+            act()
+        save_if_due(training)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "save_if_due", act_first)
+        yield
+
+
+def interrupted_at(step: int) -> AbstractContextManager[None]:
+    """Press Ctrl-C after a step of a training in the block."""
+    return after_step(step, lambda: signal.raise_signal(signal.SIGINT))
+
+
 class _Killed(BaseException):
     """Leaves a run as a kill does: nothing more is saved, and nothing is said."""
 
 
+def _die() -> NoReturn:
+    raise _Killed
+
+
 def killed_and_resumed(recipe: Path, out: Path, *flags: str | Path) -> list[str]:
     """Train until the first step is saved, in the middle of an epoch, and resume; the lines for the user before."""
-    save, said = SaveRun._save, list[str]()
-
-    def die(*arguments: object) -> None:
-        save(*arguments)  # type: ignore[arg-type]
-        raise _Killed
-
+    said = list[str]()
     read = read_recipe(recipe, [*map(str, flags), "--training.checkpoint_minutes", "0"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SaveRun, "_save", die)
-        with pytest.raises(_Killed):
-            train(read.recipe, out, report=said.append)
+    with pytest.raises(_Killed), after_step(2, _die):
+        train(read.recipe, out, report=said.append)
     train(out=out, resume=True, report=[].append)
     return said
 

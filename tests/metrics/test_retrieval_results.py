@@ -72,7 +72,7 @@ def test_labels_may_be_texts(rows: dict[str, Any]) -> None:
 def test_the_callback_takes_any_data(is_loader: bool) -> None:
     from lightning.pytorch import LightningModule, Trainer
 
-    from proxemic.training import RetrievalCallback
+    from proxemic.metrics import RetrievalCallback
 
     class Net(LightningModule):
         def __init__(self) -> None:

@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch import Callback
 
 from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import PolynomialDecay, train
+from proxemic.training import Callback, PolynomialDecay, TrainingState, train
 
 DECAY = "proxemic.training.PolynomialDecay"
 FLAGS = [
@@ -35,12 +33,12 @@ class Rates(Callback):
         self.found: list[tuple[float, float]] = []
         self.steps = 0
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: object, batch_idx: int) -> None:
-        if trainer.global_step == self.stop_at:
+    def on_backward_end(self, training: TrainingState) -> None:
+        if training.step == self.stop_at:
             raise Stopped
-        groups = {group["name"]: group["lr"] for group in trainer.optimizers[0].param_groups}
+        groups = {group["name"]: group["lr"] for group in training.optimizer.param_groups}
         self.found.append((groups["backbone"], groups["proxies"]))
-        self.steps = trainer.num_training_batches
+        self.steps = len(training.data.batches)
 
 
 def rates(recipe: Path, out: Path, *flags: str, resume: bool = False, stop_at: int | None = None) -> Rates:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import timm
 import torch
-from lightning.pytorch import Callback, Trainer
 from PIL import Image
 from torch import nn
 
@@ -32,19 +31,18 @@ from proxemic.data import (
     StanfordOnlineProducts,
 )
 from proxemic.losses import PairwiseLoss
-from proxemic.losses.user_defined import make_loss
 from proxemic.models import build_model
 from proxemic.models.backbones import bn_inception, iresnet
 from proxemic.recipes import find_recipe, list_recipes, recipe_summary
 from proxemic.recipes.reader import read_recipe
 from proxemic.recipes.writing import content_of
 from proxemic.runs.evaluate import evaluate_embeddings
+from proxemic.training import Callback, RunDirectory, TrainingState
 from proxemic.training.advice import advice
-from proxemic.training.components import fit_to_data
-from proxemic.training.data_module import TrainingData
-from proxemic.training.module import EmbeddingTask
-from proxemic.training.phases import Phase
+from proxemic.training.components import build_components
+from proxemic.training.loop import Training
 from proxemic.training.recipe import Recipe
+from proxemic.training.record import Session
 from recipes.published_values import PUBLISHED, REALITY
 from vectors import some_vectors, write_table
 
@@ -209,7 +207,7 @@ def shrunk(recipe: Recipe, place: dict[str, Any]) -> Recipe:
         images=recipe.images if recipe.model.takes_vectors else replace(recipe.images, size=size, resize=resize),
         batches=replace(recipe.batches, size=8 if each is None else 3 * each, images_per_class=each, workers=0),
         model=replace(recipe.model, pretrained=False),
-        training=replace(recipe.training, epochs=2, warmup_epochs=min(recipe.training.warmup_epochs, 1)),
+        training=replace(recipe.training, epochs=2, warmup_epochs=min(recipe.training.warmup_epochs, 1), loggers=[]),
         second_phase=None if second is None else replace(second, epochs=1),
     )
 
@@ -237,24 +235,21 @@ def that_differ() -> list[str]:
 
 
 class Watch(Callback):
-    """Records which parameters change in each of two steps, and their gradients."""
+    """Records the loss of each step, and which parameters it changes by their gradients."""
 
-    def __init__(self, parts: dict[str, list[nn.Parameter]], data: TrainingData) -> None:
-        self.parts, self.data = parts, data
+    def __init__(self, parts: dict[str, list[nn.Parameter]]) -> None:
+        self.parts = parts
         self.losses: list[float] = []
         self.moved: list[set[str]] = []
         self.before: dict[str, list[torch.Tensor]] = {}
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        self.data.batches.set_epoch(trainer.current_epoch)  # as the callback of the history does in a run
-
-    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: torch.optim.Optimizer) -> None:
+    def on_backward_end(self, training: TrainingState) -> None:
         # Weight decay alone would move what has no gradient.
         pushed = {name for name, part in self.parts.items() if any(p.grad is not None and p.grad.any() for p in part)}
         self.before = {name: [p.detach().clone() for p in self.parts[name]] for name in pushed}
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.losses.append(float(outputs["loss"]))
+    def on_step_end(self, training: TrainingState, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss))
         self.moved.append(
             {name for name, old in self.before.items() if _differ(old, (p.detach() for p in self.parts[name]))}
         )
@@ -282,53 +277,32 @@ def test_results_hold_the_metric_that_chooses_the_epoch(places: dict[type[ImageS
         assert recipe.evaluation.metric in dict(results)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:.*is deprecated",
-    "ignore:.*GPU available but not used",
-    "ignore:.*in eval mode at the start of training",  # frozen batch norm
-)
 @pytest.mark.parametrize("name", that_differ())
 def test_two_steps(name: str, places: dict[type[ImageSource], dict[str, Any]], narrow: None, tmp_path: Path) -> None:
     recipe = READ[name].recipe
     recipe = shrunk(recipe, places[type(recipe.data)])
-    splits = recipe.data.load()
-    torch.manual_seed(recipe.seed)
-    classes, size = splits.train.num_classes, recipe.model.embedding_size
-    model = build_model(fit_to_data(recipe.model, splits.train))
-    loss = make_loss(recipe.loss, classes, size)
-    second = recipe.second_phase
-    phase = None if second is None else Phase(1, make_loss(second.loss, classes, size), second.optim)
-    task = EmbeddingTask(
-        model, loss, recipe.optim, recipe.seed, warmup_epochs=recipe.training.warmup_epochs, second=phase
-    )
+    session = Session(recipe, RunDirectory(tmp_path))
+    training = Training(session, build_components(session, recipe.load()), None)
+    model, loss = training.model, training.loss
     parts = {
         "backbone": list(model.backbone.parameters()),
         "head": list(model.head.parameters()),
         "loss": list(loss.parameters()),
     }
-    data = TrainingData(splits.train, recipe)
-    watch = Watch(parts, data)
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        limit_train_batches=1,
-        callbacks=[watch],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(task, data)
-    assert len(watch.losses) == 2
+    watch = Watch(parts)
+    training.callbacks.append(watch)
+    training.begin()
+    for epoch in (0, 1):
+        training.epoch, training.batch = epoch, 0
+        training.begin_epoch()
+        training.train_batch(*next(iter(training.loader)))
+    second = recipe.second_phase
+    assert training.phase == (second is not None)
     assert torch.tensor(watch.losses).isfinite().all()
     there = {part for part, parameters in parts.items() if parameters}
     assert ("loss" in there) == (not isinstance(loss, PairwiseLoss) or name.endswith("/margin"))
     warm = {"backbone"} if recipe.training.warmup_epochs else set()
     assert watch.moved == [there - warm, there]
-    assert task.in_second_phase == (second is not None)
     if second is not None:
-        rates = {group["name"]: group.get("initial_lr", group["lr"]) for group in trainer.optimizers[0].param_groups}
+        rates = {group["name"]: group.get("initial_lr", group["lr"]) for group in training.optimizer.param_groups}
         assert rates["backbone" if "backbone" in there else "head"] == second.optim.lr

@@ -54,7 +54,10 @@ CASES = {
     ANCHOR % "init: kaiming_norm": "did you mean proxemic.losses.initialization.kaiming_normal?",
     ANCHOR % "regularizers: proxemic.losses.MeanProxyNorm": "MeanProxyNorm, but must be a list, each a Module.",
     "training: {callbacks: proxemic.training.DistanceToProxy}": "must be null or a list, each a Callback.",
-    "training: {loggers: [lightning.pytorch.loggers.CSVLoger]}": "has no CSVLoger: did you mean CSVLogger?",
+    "training: {callbacks: [lightning.pytorch.callbacks.EarlyStopping]}": "trains without Lightning: give a class",
+    "training: {loggers: [lightning.pytorch.loggers.CSVLogger]}": "Lightning: give a class with log_metrics",
+    "training: {loggers: [proxemic.training.CSVLoger]}": "has no CSVLoger: did you mean CSVLog?",
+    "training: {loggers: [CSVLoger]}": "There is no training.loggers CSVLoger: did you mean CSVLog?",
     "training: {callbacks: [proxemic.training.Snapshot]}": "has no Snapshot: did you mean Snapshots?",
 }  # fmt: skip
 
@@ -188,18 +191,6 @@ def test_of_a_module_of_one_s_own(name: str, tmp_path: Path, monkeypatch: pytest
     finally:
         sys.modules.pop(module, None)
     assert message.startswith(f"mine.yaml: loss is {name}, but {sentence.format(folder=tmp_path)}")
-
-
-@pytest.mark.parametrize("package", ["wandb", "mlflow"])
-def test_of_a_logger_whose_package_is_missing(package: str, tmp_path: Path) -> None:
-    if package in sys.modules:
-        pytest.skip(f"{package} is installed")
-    logger = {"wandb": "WandbLogger", "mlflow": "MLFlowLogger"}[package]
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"extends: glyphs-small\ntraining: {{loggers: [lightning.pytorch.loggers.{logger}]}}\n")
-    read = read_recipe(path)
-    with pytest.raises(UserError, match=rf"^{logger} cannot be made: .*{package}.*pip install .*{package}.*\.$"):
-        _ = read.recipe
 
 
 def test_no_name_is_proposed_that_is_nothing_like_it() -> None:

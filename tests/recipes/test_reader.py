@@ -19,7 +19,7 @@ from proxemic.losses import CosFaceLoss, MaxPooling, MeanProxyNorm, PairwiseLoss
 from proxemic.losses.user_defined import UserLoss, make_loss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.data_module import TrainingData
+from proxemic.training.data import TrainingData
 
 RECIPE = "glyphs-small/multi-similarity"
 

@@ -100,16 +100,15 @@ def test_a_recipe_that_names_nothing_of_the_current_directory_puts_it_on_no_path
 
 
 def test_reading_makes_nothing(left: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning.pytorch.loggers import CSVLogger
-
     import proxemic.data
+    import proxemic.training
 
     made = []
-    kinds: list[Any] = [CSVLogger, proxemic.data.Glyphs]
+    kinds: list[Any] = [proxemic.training.CSVLog, proxemic.data.Glyphs]
     for kind in kinds:
         spied = functools.wraps(kind.__init__)(lambda self, **_: made.append(self))
         monkeypatch.setattr(kind, "__init__", spied)
-    path = write("training: {loggers: [{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: .}}]}")
+    path = write("training: {loggers: [{class_path: proxemic.training.CSVLog}]}")
     read = read_recipe(path)
     assert made == []
-    assert "CSVLogger" in read.yaml
+    assert "CSVLog" in read.yaml

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import EarlyStopping
 from pytorch_metric_learning import losses as pairs
 from torch import nn
 
@@ -99,7 +98,6 @@ def test_what_cannot_be_written_is_one_sentence() -> None:
     class Inner(ProxyAnchorLoss):
         pass
 
-    callbacks = {"EarlyStopping": EarlyStopping("loss"), "Changes": Changes(3.0)}
     cases: dict[str, Any] = {
         "defined in another function": replace(BUILT, loss=Inner),
         "loss is <lambda>": replace(BUILT, loss=lambda: nn.Identity()),
@@ -107,10 +105,7 @@ def test_what_cannot_be_written_is_one_sentence() -> None:
         "ContrastiveLoss, which does not": replace(BUILT, loss=partial(PairwiseLoss, loss=pairs.ContrastiveLoss())),
         "with keyword arguments": replace(BUILT, loss=partial(ProxyAnchorLoss, 3)),
         "no key loss.alpa: did you mean loss.alpha": replace(BUILT, loss=partial(ProxyAnchorLoss, alpa=3)),  # type: ignore[arg-type]
-        **{
-            f"{name}, which does not keep its argument": replace(BUILT, training=TrainingConfig(callbacks=[callback]))
-            for name, callback in callbacks.items()
-        },
+        "Changes, which does not keep its argument": replace(BUILT, training=TrainingConfig(callbacks=[Changes(3.0)])),
     }
     for words, recipe in cases.items():
         with pytest.raises(UserError, match=words):

@@ -132,7 +132,7 @@ def test_the_start_does_not_move_the_training(
     flags = [*WORSE, "--evaluation.start", "false"]
     assert here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags).returncode == 0
     one, other = (
-        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["model"]
         for run in (tmp_path / "run", worse[0])
     )
     assert all(torch.equal(one[name], other[name]) for name in other)

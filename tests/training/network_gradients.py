@@ -1,4 +1,4 @@
-"""Compares the gradients of two processes with those of one; the program of `test_module`."""
+"""Compares the gradients of two processes with those of one; the program of `test_loop`."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[str, Tensor]]:
     """Return values, gradients and running statistics after each of two batches, in float64."""
     from proxemic.training.components import build_networks
-    from proxemic.training.data_module import TrainingData
+    from proxemic.training.data import TrainingData
 
     model, loss = build_networks(recipe, splits)
     model.double()
@@ -26,7 +26,7 @@ def two_batches(recipe: Any, splits: Any, rank: int, world: int) -> list[dict[st
         loss.distribute()
         network = DistributedDataParallel(model)
     found = []
-    for images, labels in list(TrainingData(splits.train, recipe, rank=rank, world=world).train_dataloader())[:2]:
+    for images, labels in list(TrainingData(splits.train, recipe, rank=rank, world=world).loader())[:2]:
         for module in (model, loss):
             module.zero_grad()
         value = loss(network(images.double()), labels)

@@ -65,7 +65,7 @@ def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Pat
         UserError, match=r"Snapshots is among training.callbacks and looks at all proxies, but they are"
     ):
         build_components(Session(sharded, out, Processes(0, 2)), splits)
-    assert isinstance(build_components(Session(sharded, out), splits).task.shards, ProxyShards)
+    assert isinstance(build_components(Session(sharded, out), splits).shards, ProxyShards)
 
 
 @pytest.mark.parametrize(

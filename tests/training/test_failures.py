@@ -18,8 +18,8 @@ from proxemic.models import EmbeddingModel
 from proxemic.recipes.reader import ReadRecipe, read_recipe
 from proxemic.training import Recipe, RunDirectory, train
 from proxemic.training.failures import explained
-from proxemic.training.module import EmbeddingTask
 from proxemic.training.record import Session
+from stopping import after_step
 
 NO_CPU_MEMORY = "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to"
 
@@ -45,16 +45,12 @@ def run(read: ReadRecipe, out: Path, **options: object) -> None:
         RuntimeError(NO_CPU_MEMORY),
     ],
 )
-def test_too_little_memory_names_what_to_lower(
-    read: ReadRecipe, tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
+def test_too_little_memory_names_what_to_lower(read: ReadRecipe, tmp_path: Path, error: Exception) -> None:
+    def fail() -> None:
         raise error
 
-    with monkeypatch.context() as patch:
-        patch.setattr(EmbeddingTask, "training_step", fail)
-        with pytest.raises(OutOfMemory) as caught:
-            run(read, tmp_path / "run")
+    with pytest.raises(OutOfMemory) as caught, after_step(1, fail):
+        run(read, tmp_path / "run")
     said = str(caught.value)
     for words in (
         "batches.micro_batches, which is 1",
@@ -117,19 +113,19 @@ def test_too_little_memory_for_the_first_image_is_not_called_a_wrong_size(
 
 
 OWN = """
-from lightning.pytorch import Callback
 from proxemic.losses import ProxyAnchorLoss
+from proxemic.training import Callback
 
-def divide(batch_idx):
-    return 1 / (1 - batch_idx)
+def divide(step):
+    return 1 / (1 - step)
 
 class Own(ProxyAnchorLoss):
     def objective(self, positive, negative, labels, embeddings):
         raise KeyError("no such thing")
 
 class Watch(Callback):
-    def on_train_batch_start(self, trainer, task, batch, batch_idx):
-        divide(batch_idx)
+    def on_step_end(self, training, loss):
+        divide(training.step)
 
 class Refuses(ProxyAnchorLoss):
     def __init__(self, num_classes: int, embedding_size: int):
@@ -163,7 +159,7 @@ def test_an_error_in_a_loss_of_ones_own_is_shown_as_such(recipe: Path, tmp_path:
 def test_an_error_in_what_a_callback_of_ones_own_calls(recipe: Path, tmp_path: Path, here: Here, own: str) -> None:
     flags = ["--training.callbacks", "[{class_path: own_parts.Watch}]"]
     result = here("train", "--recipe", recipe, "--out", tmp_path / "run", *flags)
-    place = f"own_parts.Watch.on_train_batch_start failed at {own}:{line_of('1 / (1')} with ZeroDivisionError"
+    place = f"own_parts.Watch.on_step_end failed at {own}:{line_of('1 / (1')} with ZeroDivisionError"
     assert_refused(result, [place])
 
 

@@ -1,7 +1,7 @@
 """A run that is killed at any moment and resumed ends with the same bytes.
 
 `kill -9` leaves the files as they are at that moment. So one run copies its directory at many moments, and each copy is
-resumed. `callbacks/test_saving.py` kills a process.
+resumed. `test_loop.py` kills a process.
 """
 
 from pathlib import Path
@@ -24,16 +24,16 @@ FLAGS = [
 ]
 # The n-th call of a function, and whether it is made before the kill.
 MOMENTS = [
-    ("callbacks.start.save_model", 1, False),
-    ("callbacks.start.evaluate_starts", 1, False),  # the network is kept, but not evaluated
-    ("callbacks.start.write_chosen", 1, True),
-    ("callbacks.saving.SaveRun._save", 1, True),
-    ("callbacks.saving.SaveRun._save", 3, False),  # the first epoch is evaluated, but not saved
-    ("callbacks.saving.SaveRun._save", 3, True),  # and nothing else of it written
-    ("callbacks.saving.SaveRun._save", 5, True),  # in the second epoch, in which proxies are spread
-    ("callbacks.saving.SaveRun._save", 6, True),  # the first phase has just ended
-    ("callbacks.saving.SaveRun._write_history", 3, False),  # in the second phase
-    ("callbacks.saving.SaveRun._save", 12, True),  # the last one
+    ("loop.save_model", 1, False),
+    ("loop.evaluate_starts", 1, False),  # the network is kept, but not evaluated
+    ("loop.write_chosen", 1, True),
+    ("loop.Training.save", 1, True),
+    ("loop.Training.save", 3, False),  # the first epoch is evaluated, but not saved
+    ("loop.Training.save", 3, True),  # and nothing else of it written
+    ("loop.Training.save", 5, True),  # in the second epoch, in which proxies are spread
+    ("loop.Training.save", 6, True),  # the first phase has just ended
+    ("loop.Training.write_history", 3, False),  # in the second phase
+    ("loop.Training.save", 12, True),  # the last one
     ("results.write_json", 2, False),
 ]
 COPIED = f"""
@@ -45,9 +45,9 @@ from proxemic.cli import main
 moments, run, calls = {MOMENTS}, sys.argv[sys.argv.index("--out") + 1], Counter()
 
 def watch(path, name):
-    module, _, kind = path.rpartition(".Save")
-    owner = import_module(f"proxemic.training.{{module or path}}")
-    owner = getattr(owner, f"Save{{kind}}") if module else owner
+    module, _, kind = path.partition(".")
+    owner = import_module(f"proxemic.training.{{module}}")
+    owner = getattr(owner, kind) if kind else owner
     function = getattr(owner, name)
 
     def copying(*arguments, **keywords):

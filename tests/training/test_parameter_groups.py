@@ -94,3 +94,17 @@ def test_an_optimization_refuses_what_makes_no_sense() -> None:
             Optimization(torch.optim.SGD, 0.1, 0.1, **wrong)
     default = parameter_groups(torch.nn.Linear(2, 2), ProxyAnchorLoss(3, 2), lr=1.0, loss_lr=2.0)
     assert [group["name"] for group in default] == ["backbone", "proxies"]
+
+
+def test_optimisers_that_need_a_closure_are_refused() -> None:
+    optim = Optimization(partial(torch.optim.LBFGS, max_iter=4), lr=0.002, loss_lr=0.1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"optim.optimizer is LBFGS, .* take another"):
+        optim.build(torch.nn.Linear(2, 2), ProxyAnchorLoss(5, 2))
+
+
+def test_optimisers_that_look_at_all_rows_cannot_step_shards() -> None:
+    model, loss = torch.nn.Linear(2, 2), ProxyAnchorLoss(5, 2)
+    optim = Optimization(torch.optim.Adafactor, lr=0.002, loss_lr=0.1)  # type: ignore[arg-type]
+    assert isinstance(optim.build(model, loss)[0], torch.optim.Adafactor)
+    with pytest.raises(ValueError, match=r"the optimiser is Adafactor, .*proxies: replicated\.$"):
+        optim.build(model, loss, sharded=True)

@@ -42,8 +42,7 @@ def test_averages_are_carried_on_and_the_state_of_what_is_no_longer_trained_is_n
 
 
 def optimizer_state(run: Path) -> dict[str, Any]:
-    (state,) = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["optimizer_states"]
-    return state
+    return torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["optimizer"]
 
 
 def assert_same_optimizer(one: Path, other: Path) -> None:
@@ -66,7 +65,7 @@ def test_the_second_phase_changes_its_epochs_and_no_other(recipe: Path, two_phas
     assert group["initial_lr"] == 0.0005
     assert group["lr"] == pytest.approx(0.00005)  # StepLR of two epochs, begun anew
     steps = {float(state["step"]) for state in optimizer_state(two_phases)["state"].values()}
-    total = torch.load(two_phases / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    total = torch.load(two_phases / "checkpoints" / "last.ckpt", weights_only=True)["step"]
     assert steps == {total}  # the moments are carried on
 
 
@@ -215,7 +214,7 @@ def test_gradients_are_clipped_those_of_the_backbone_also_alone(recipe: Path, tm
         for part in ("backbone.", "head."):
             steps = [(trained[name] - value).flatten() for name, value in initial.items() if part in name]
             moved[clip, part] = float(torch.cat(steps).norm())
-    most = 1.001e-3 * torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    most = 1.001e-3 * torch.load(out / "checkpoints" / "last.ckpt", weights_only=True)["step"]
     assert 0 < max(moved["clip_norm", "backbone."], moved["clip_norm", "head."]) <= most
     assert 0 < moved["clip_backbone_norm", "backbone."] <= most < moved["clip_backbone_norm", "head."]
 

@@ -4,7 +4,6 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ from images import write_folder, write_recipe
 from proxemic.errors import Interrupted, UserError
 from proxemic.losses import ProxyAnchorLoss, ProxyLoss
 from proxemic.recipes.reader import ReadRecipe, read_recipe, to_yaml
-from proxemic.training import Recipe, fit, train
-from proxemic.training.module import EmbeddingTask
+from proxemic.runs.processes import Processes
+from proxemic.training import Recipe, hardware, train
 
 MODULE = sys.modules["proxemic.training.train"]  # whose name the function has taken
 
@@ -90,23 +89,6 @@ def test_the_loss_is_compiled_where_the_recipe_says_so(
     assert len(compiled) == 1
 
 
-def test_the_loss_is_logged_when_loggers_write_it_and_at_the_end_of_an_epoch(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lightning's `log` in each step would cost as much as a small network."""
-    logged: list[int] = []
-    log = EmbeddingTask.log
-
-    def watched(self: EmbeddingTask, name: str, *arguments: Any, **options: Any) -> None:
-        if name == "loss":
-            logged.append(self.global_step)
-        log(self, name, *arguments, **options)
-
-    monkeypatch.setattr(EmbeddingTask, "log", watched)
-    train(recipe, tmp_path / "run", report=[].append)
-    assert logged == [2]  # the last of three steps, for callbacks; the 50th would be the first for loggers
-
-
 @pytest.mark.parametrize(
     ("chosen", "steps", "kind", "compiles"),
     [
@@ -119,11 +101,7 @@ def test_the_loss_is_logged_when_loggers_write_it_and_at_the_end_of_an_epoch(
 def test_a_loss_is_compiled_where_that_pays(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chosen: Any, steps: int, kind: str, compiles: bool
 ) -> None:
-    monkeypatch.setattr(fit, "pick_device", lambda _: torch.device(kind))
+    monkeypatch.setattr(hardware, "pick_device", lambda _: torch.device(kind))
     recipe = replace(recipe, training=replace(recipe.training, compile=chosen))
-    task = SimpleNamespace(losses=[ProxyAnchorLoss(2, 2)])
-    parts: Any = SimpleNamespace(task=task, data=SimpleNamespace(batches=range(steps)))
-    processes: Any = SimpleNamespace(world=1)
-    assert fit.compiles(recipe, parts, processes) is compiles
-    task.losses = [ProxyAnchorLoss(200, 2, sample_rate=0.5)]
-    assert not fit.compiles(recipe, parts, processes)
+    assert hardware.compiles(recipe, [ProxyAnchorLoss(2, 2)], steps, Processes()) is compiles
+    assert not hardware.compiles(recipe, [ProxyAnchorLoss(200, 2, sample_rate=0.5)], steps, Processes())

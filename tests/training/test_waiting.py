@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +18,7 @@ from proxemic.losses import ProxyAnchorLoss, ProxyLoss
 from proxemic.losses.scores import plan
 from proxemic.optim import clip_norm, clip_value, step_rows
 from proxemic.recipes import load
+from proxemic.training.loop import Training
 
 COMPUTED = set(
     """_local_scalar_dense nonzero masked_select equal bincount histc repeat_interleave _unique2 unique_dim
@@ -63,11 +62,11 @@ class Copied(TorchFunctionMode):
 
 
 def asking() -> str:
-    """Return the module and function of this package or of Lightning that called."""
+    """Return the module and function of this package that called."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if name.startswith(("proxemic.", "lightning.")):
+        if name.startswith("proxemic."):
             return f"{name}.{frame.f_code.co_name}"
         frame = frame.f_back
     return "torch"
@@ -145,34 +144,21 @@ def test_no_optimiser_waits_also_for_sampled_rows(optimizer: Any, clips: Any) ->
             assert waits == {}
 
 
-class Watch(Checkpoint):
-    """The last callback; counts the waiting operations of each step, including all hooks after it."""
-
-    def __init__(self) -> None:
-        self.steps: list[Waits] = []
-        self._counting = counting()
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.steps.append(self._counting.__enter__())
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        self._counting.close()
-
-
 def test_no_step_of_training_waits_after_the_first(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch()
+    steps: list[Waits] = []
+    train_batch = Training.train_batch
 
-    def trainer(*, callbacks: list[Callback], **settings: Any) -> Trainer:
-        return Trainer(callbacks=[*callbacks, watch], **settings)
+    def watched(*arguments: Any) -> None:
+        with counting() as waits:
+            train_batch(*arguments)
+        steps.append(waits)
 
-    monkeypatch.setattr("proxemic.training.fit.Trainer", trainer)
+    monkeypatch.setattr(Training, "train_batch", watched)
     values: dict[str, Any] = {"training.epochs": 1, "optim.clip_norm": 1.0, "training.average": {"decay": 0.9}}
     recipe = load(tiny, **values)
     train(recipe, tmp_path / "run", progress=False, test=False, report=lambda _: None)
-    assert len(watch.steps) > 1
-    count = {"proxemic.training.callbacks.average._update _local_scalar_dense": 1}  # which is on the processor
-    first, *others = watch.steps
+    assert len(steps) > 1
+    count = {"proxemic.training.parts.average._update _local_scalar_dense": 1}  # which is on the processor
+    first, *others = steps
     assert first == count | CHECKED
     assert all(waits == count for waits in others)

@@ -3,7 +3,7 @@
 Each function takes run directories and settings, and returns an `Analysis` with typed figures; it prints nothing. It
 raises `UserError` if a run is missing, unfinished or unsuitable, or if a file cannot be written, and `ValueError` if a
 number is out of range. The modules are private, because a module and a function of the same name would hide each other.
-They are imported on first use, because half of the functions need neither a run nor Lightning and torchvision.
+They are imported on first use, because half of the functions need neither a run nor torchvision.
 
 >>> from pathlib import Path
 >>> from tempfile import mkdtemp

@@ -1,5 +1,8 @@
 """Evaluate embeddings: neighbours, ranking, clustering, proxies, verification, open sets, confidence intervals."""
 
+from typing import TYPE_CHECKING
+
+from proxemic.lazy import lazy_names
 from proxemic.metrics.clustering import (
     ClusteringMetrics,
     PartitionAgreement,
@@ -50,6 +53,10 @@ from proxemic.metrics.verification import (
     verification_metrics,
 )
 
+if TYPE_CHECKING:  # for Lightning, which takes seconds to import
+    from proxemic.metrics.lightning.callback import RetrievalCallback
+    from proxemic.metrics.lightning.metric import RetrievalMetric
+
 __all__ = [
     "FEWEST_CLASSES",
     "MOST_RESAMPLES",
@@ -63,6 +70,8 @@ __all__ = [
     "OperatingPoints",
     "PairedDifference",
     "PartitionAgreement",
+    "RetrievalCallback",
+    "RetrievalMetric",
     "RetrievalMetrics",
     "RetrievalResults",
     "VerificationAccuracy",
@@ -99,3 +108,5 @@ __all__ = [
     "verification_accuracy",
     "verification_metrics",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, extra="lightning")

@@ -37,6 +37,7 @@ from proxemic.recipes.hints import (
 from proxemic.recipes.importing import find_object, may_name
 from proxemic.recipes.slots import Slot, slot_of
 from proxemic.recipes.yaml_files import as_yaml, shown
+from proxemic.training.callbacks.callback import is_of_lightning
 
 LINKS = {"model.in_channels": "images.channels", "model.image_size": "images.size"}
 """Keys that no recipe gives, and those whose values they take: the network takes what the transforms make."""
@@ -267,6 +268,8 @@ class Builder:
             return thing
         if not path.startswith(slot.package):
             raise self.error(key, f"{key} is {path}, but must be a class of {slot.package.rstrip('.')}")
+        if is_of_lightning(path):
+            raise self.error(key, f"{key} is {path}, but proxemic trains without Lightning: give {slot}")
         thing = None
         if may_name(path):
             try:

@@ -35,7 +35,7 @@ from proxemic.training.recipe import Recipe
 
 _SCALARS = {bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _ARGUMENT = re.compile(r"^    \**(\w+)[^:\n]*:((?:.*\n?)(?:     +.*\n?|\n)*)", re.MULTILINE)
-_PACKAGES = ("torch", "lightning", "pytorch-metric-learning")
+_PACKAGES = ("torch", "pytorch-metric-learning")
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -114,7 +114,7 @@ class _Writer:
             return [named]
         conditions, arguments = [], set[str]()
         for name, kind in found.items():
-            if inspect.isclass(kind) and not kind.__module__.startswith("lightning"):
+            if inspect.isclass(kind):
                 given = self._defined(f"{slot.module}.{name}", lambda kind=kind: self._arguments(kind, slot, key))
                 arguments |= arguments_of(kind).keys()
                 test = {"properties": {"class_path": {"enum": [name, f"{slot.module}.{name}"]}}}

@@ -19,6 +19,8 @@ from proxemic.losses import MatryoshkaLoss, PairwiseLoss, Power, ProxyLoss
 from proxemic.losses.user_defined import LossFactory, ProxyLossFactory, takes_batches
 from proxemic.recipes.hints import FREE, PAIR_PACKAGE, UntypedArgument, is_container, union_members
 from proxemic.recipes.importing import is_own
+from proxemic.training.callbacks.callback import is_of_lightning
+from proxemic.training.parts.loggers import Logger
 
 _ELEMENTWISE = "abs asinh atan exp expm1 log log1p positive relu sigmoid sinh sqrt square tanh"
 _DISTANCES = (nn.Module, Power, Transform, *(f"torch.{name}" for name in _ELEMENTWISE.split()))
@@ -48,8 +50,8 @@ _MODULES = {
     "loss.regularizers": "proxemic.losses",
     "optim.optimizer": "torch.optim",
     "optim.schedule": "torch.optim.lr_scheduler",
-    "training.callbacks": "lightning.pytorch.callbacks",
-    "training.loggers": "lightning.pytorch.loggers",
+    "training.callbacks": "proxemic.training",
+    "training.loggers": "proxemic.training",
 }
 """By key, the module whose names need no import path, and are suggested for a misspelt one."""
 
@@ -84,7 +86,8 @@ class Slot:
         """Return whether the key may name this class or function."""
         if inspect.isclass(thing):
             fits = issubclass(thing, self.bases) or (self.own and is_own(thing.__module__) and "__call__" in dir(thing))
-            return fits and not inspect.isabstract(thing) and (not self.loss or takes_batches(thing))
+            fits = fits and not inspect.isabstract(thing) and not is_of_lightning(thing.__module__)
+            return fits and (not self.loss or takes_batches(thing))
         if not inspect.isroutine(thing):
             return False
         module, name = getattr(thing, "__module__", None) or "torch", thing.__name__
@@ -98,8 +101,10 @@ class Slot:
                 yield name, thing
 
     def __str__(self) -> str:
-        kinds = ["nn.Module" if base is nn.Module else base.__name__ for base in self.bases]
+        bases = [base for base in self.bases if base is not Logger]
+        kinds = ["nn.Module" if base is nn.Module else base.__name__ for base in bases]
         wanted = [f"a class derived from {' or '.join(kinds)}"] if kinds else []
+        wanted += ["a class with log_metrics(metrics, step)"] if Logger in self.bases else []
         wanted = [f"{item} whose forward takes (embeddings, labels)" if self.loss else item for item in wanted]
         wanted += [f"a function of {', '.join(self.functions)}"] if self.functions else []
         wanted += ["a function of your own"] if self.own else []

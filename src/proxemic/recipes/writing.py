@@ -74,6 +74,8 @@ def _made_with(value: Any, hint: Any, key: str) -> tuple[type, Mapping[str, Any]
             f"{key} is an object of the class {kind.__name__}, but the training makes it: give the class, or "
             f"functools.partial({kind.__name__}, …) with its other arguments."
         )
+    if slot is not None and not slot.takes(kind):
+        raise UserError(f"{key} is an object of the class {kind.__name__}, but must be {slot}.")
     return kind, _kept(value, key)
 
 

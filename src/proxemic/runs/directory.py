@@ -366,7 +366,7 @@ def _more(images: ImageSet) -> list[object]:
 
 
 def _environment() -> dict[str, Any]:
-    packages = ("proxemic", "torch", "torchvision", "lightning", "timm", "numpy")
+    packages = ("proxemic", "torch", "torchvision", "timm", "numpy")
     return {
         "command": sys.argv,
         "python": platform.python_version(),

@@ -1,7 +1,7 @@
-"""Advice to the user about a recipe before it trains, and about the validation curve of a run."""
+"""Lines for the user: advice about a recipe and about the validation curve of a run, and its progress."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from proxemic.addresses import TRANSFORMERS
@@ -12,7 +12,9 @@ from proxemic.models.freezing import describe_training
 from proxemic.models.lora import describe_adapters
 from proxemic.runs.verdict import BEFORE
 from proxemic.tables import percent
+from proxemic.training.phases import EndedPhase
 from proxemic.training.recipe import Recipe
+from proxemic.training.record import Record
 
 _RISES = 0.05  # of the range of the curve, between its last two quarters: with less it has levelled off
 _ENOUGH = 0.6  # of the epochs: a falling learning rate usually makes a later epoch the best
@@ -128,3 +130,37 @@ def introduce(recipe: Recipe, splits: Splits, model: EmbeddingModel, report: Cal
         report(describe_adapters(model.backbone, recipe.model.lora, recipe.model.backbone_name))
     for sentence in advice(recipe):
         report(sentence)
+
+
+def start_line(recipe: Recipe, starts: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the line about the network before training, given its metrics as `evaluate_starts` returns them."""
+    metric = recipe.evaluation.metric
+    shown = {name: percent(values[metric]) for name, values in starts.items()}
+    head = f", new head {shown.get('untrained', 'not finite')}" if recipe.model.head != "none" else ""
+    return f"before training  validation {metric} {shown.get('start', 'not finite')}{head}"
+
+
+def epoch_line(recipe: Recipe, record: Record, row: Mapping[str, float], epochs: int, rate: float) -> str:
+    """Return the line about an epoch, given its row of the history and the training images per second."""
+    name, best = recipe.evaluation.metric, record.best
+    line = f"epoch {row['epoch']:.0f}/{epochs}  loss {row['loss']:.4f}"
+    if name in row and best is not None:
+        at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "before training"
+        averaged = f", averaged {percent(row[f'average_{name}'])}" if f"average_{name}" in row else ""
+        line += f"  validation {name} {percent(row[name])}{averaged}  (best {percent(best[name])}, {at})"
+    return f"{line}  {rate:,.0f} {recipe.kind}/s"
+
+
+def phase_line(recipe: Recipe, ended: Sequence[EndedPhase]) -> str:
+    """Return the line about the phase that has just ended."""
+    until, last = recipe.training.until_plateau, ended[-1]
+    assert until is not None
+    phases = ("The first phase", "The second phase") if recipe.second_phase else ("Training",)
+    name = phases[len(ended) - 1]
+    if last.reason == "epochs":
+        return f"{name} ended after all of its {last.epochs} epochs, before a plateau."
+    by = f" by more than {until.min_improvement:g}" if until.min_improvement else ""
+    return (
+        f"{name} ended after {last.epochs} epochs, at a plateau: validation {recipe.evaluation.metric} has not grown"
+        f"{by} in {'1 epoch' if until.patience == 1 else f'{until.patience} epochs'}."
+    )

@@ -17,11 +17,10 @@ from proxemic.runs.evaluate import check_own_metrics
 from proxemic.runs.processes import Processes
 from proxemic.training.beginning import check_start
 from proxemic.training.callbacks.measures import EpochMeasure, Snapshots
-from proxemic.training.data_module import TrainingData
+from proxemic.training.data import TrainingData
 from proxemic.training.distributed.shards import ProxyShards
 from proxemic.training.failures import explanation
-from proxemic.training.module import EmbeddingTask
-from proxemic.training.phases import Phase
+from proxemic.training.phases import Phase, share_parameters
 from proxemic.training.recipe import Recipe
 from proxemic.training.record import Session
 
@@ -31,8 +30,10 @@ class Components:
     """The parts of a run; they depend only on the recipe and its seed."""
 
     splits: Splits
-    task: EmbeddingTask
+    model: EmbeddingModel
+    phases: list[Phase]
     data: TrainingData
+    shards: ProxyShards | None
 
 
 def build_components(session: Session, splits: Splits) -> Components:
@@ -46,30 +47,19 @@ def build_components(session: Session, splits: Splits) -> Components:
     if isinstance(loss, PairwiseLoss):
         loss.check_batch_size(recipe.batches.size)
     check_start(recipe, loss)
-    second = _second_phase(recipe, model, splits)
+    phases = [Phase(loss, recipe.optim), *_second_phase(recipe, model, splits)]
+    for phase in phases[1:]:
+        share_parameters(phase.loss, loss)
     for measure in recipe.training.callbacks or []:
         if isinstance(measure, EpochMeasure):
-            for item in [loss, *([second.loss] if second else [])]:
-                measure.check(item)
-    sharded = recipe.proxies == "sharded"
-    if sharded:
-        _check_sharded(recipe, loss, processes)
+            for phase in phases:
+                measure.check(phase.loss)
     data = TrainingData(splits.train, recipe, rank=processes.rank, world=processes.world)
-    task = EmbeddingTask(
-        model,
-        loss,
-        recipe.optim,
-        recipe.seed,
-        warmup_epochs=recipe.training.warmup_epochs,
-        second=second,
-        until_plateau=recipe.training.until_plateau is not None,
-        micro_batches=recipe.batches.micro_batches,
-        sync_batch_norm=recipe.training.sync_batch_norm,
-        processes=processes,
-        shards=ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes) if sharded else None,
-        even_batches=data.even,
-    )
-    return Components(splits, task, data)
+    shards = None
+    if recipe.proxies == "sharded":
+        _check_sharded(recipe, loss, processes)
+        shards = ProxyShards(run.checkpoint.parent, processes, splits.train.num_classes)
+    return Components(splits, model, phases, data, shards)
 
 
 def _check_sharded(recipe: Recipe, loss: Loss, processes: Processes) -> None:
@@ -95,14 +85,14 @@ def _check_schedule(recipe: Recipe, schedule: LRScheduler | None) -> None:
         )
 
 
-def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> Phase | None:
+def _second_phase(recipe: Recipe, model: EmbeddingModel, splits: Splits) -> list[Phase]:
     second = recipe.second_phase
     if second is None:
-        return None
+        return []
     with torch.random.fork_rng(devices=[]):  # its random weights are replaced by those of the first phase
         loss = _loss(second.loss, recipe, splits)
     _check_schedule(recipe, second.optim.build(model, loss, sharded=recipe.proxies == "sharded")[1])
-    return Phase(recipe.lengths[0], loss, second.optim)
+    return [Phase(loss, second.optim)]
 
 
 def build_networks(recipe: Recipe, splits: Splits) -> tuple[EmbeddingModel, Loss]:

@@ -4,32 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from proxemic.data.samplers import MakesBatches
 from proxemic.ranges import check_fields
-
-if TYPE_CHECKING:
-    from lightning.pytorch import Callback
-    from lightning.pytorch.loggers import Logger
-else:  # recognised by some of their methods: importing Lightning takes seconds, and only training needs it
-
-    @runtime_checkable
-    class Callback(Protocol):
-        """A callback of Lightning."""
-
-        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None: ...
-
-        def load_state_dict(self, state_dict: Any) -> None: ...
-
-    @runtime_checkable
-    class Logger(Protocol):
-        """A logger of Lightning."""
-
-        def log_metrics(self, metrics: Any, step: Any = None) -> None: ...
-
-        def finalize(self, status: str) -> None: ...
-
+from proxemic.training.callbacks.callback import Callback
+from proxemic.training.parts.loggers import Logger
 
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
 
@@ -234,10 +214,10 @@ class TrainingConfig:
             the clusters of its embeddings by the network at that time; 0 spreads them before the first step.
         anneal_gamma: How the γ of the pooling over proxies changes in the first epochs to the γ of the loss; null for
             no change.
-        precision: Lightning's name of the precision: 32-true, bf16-mixed or 16-mixed. `auto` chooses and
-            reports the fastest: on a CPU it times two steps of 32-true and of bf16-mixed; on a CUDA GPU it takes
-            bf16-mixed if the GPU computes in bfloat16, else 16-mixed. A resumed run keeps its choice; name a precision
-            for runs that are to be compared.
+        precision: 32-true, or float32 weights with autocast to bfloat16 (bf16-mixed) or, on CUDA GPUs, to float16 with
+            a scaled loss (16-mixed). `auto` chooses and reports the fastest: on a CPU it times two steps of 32-true and
+            of bf16-mixed; on a CUDA GPU it takes bf16-mixed if the GPU computes in bfloat16, else 16-mixed. A resumed
+            run keeps its choice; name a precision for runs that are to be compared.
         compile: Whether to compile the loss by `torch.compile`, which changes the last digits of results. `auto` does
             so on a CUDA GPU in one process, for a loss of this package that looks at all classes, if the run has at
             least 20,000 steps, as compiling takes about a minute.
@@ -252,9 +232,10 @@ class TrainingConfig:
             for none.
         label_noise: Share, in [0, 1), of training images that get a wrong label, drawn uniformly by the recipe's
             ``seed``, to measure the effect of wrong labels. Validation and test labels stay correct.
-        callbacks: Lightning callbacks; the values of such as `proxemic.training.DistanceToProxy` are added to the
-            history.
-        loggers: Lightning loggers; null is TensorBoard and CSV in the run directory's ``logs``.
+        callbacks: Classes derived from `proxemic.training.Callback`; the values of such as
+            `proxemic.training.DistanceToProxy` are added to the history.
+        loggers: `proxemic.training.CSVLog`, `proxemic.training.TensorBoardLog`, or any class with
+            ``log_metrics(metrics, step)``; null takes these two, in the run directory's ``logs``.
 
     Raises:
         ValueError: If a number is out of its range.

@@ -34,8 +34,8 @@ from proxemic.runs.embed import embed_batches, pick_device
 from proxemic.runs.workers import worker_settings
 from proxemic.training.beginning import PooledFeatures
 from proxemic.training.components import Components
+from proxemic.training.parts.storage import read_checkpoint
 from proxemic.training.record import Session
-from proxemic.training.storage import read_checkpoint
 
 _VERSION = 1  # of the processing of images before their features are written
 
@@ -105,10 +105,8 @@ def read_features(session: Session, components: Components, held_out: ImageSet |
     """Replace the training images by features, and return the held-out images as features."""
     checkpoint = session.run.checkpoint
     if checkpoint.exists():  # its backbone is not the recipe's if the run has started from another run
-        state = read_checkpoint(checkpoint)["state_dict"]
-        weights = {name: value for name, value in state.items() if name.startswith("model.")}
-        components.task.load_state_dict(weights, strict=False)
-    data, model = components.data, components.task.model
+        components.model.load_state_dict(read_checkpoint(checkpoint)["model"])
+    data, model = components.data, components.model
     data.images, held_out = cached_features(session, model, data.images, held_out)
     return held_out
 

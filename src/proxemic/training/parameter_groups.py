@@ -1,5 +1,6 @@
 """The optimiser of a run, with parameter groups that have their own learning rates."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,18 @@ def _others(module: nn.Module, known: Iterable[nn.Parameter]) -> list[nn.Paramet
     return [parameter for parameter in module.parameters() if id(parameter) not in ids]
 
 
+def _check_step(factory: Callable[..., Optimizer]) -> None:
+    """Raise `ValueError` if the optimiser cannot step without a closure that computes the loss again."""
+    kind: Any = getattr(factory, "func", factory)  # of a functools.partial
+    step = getattr(kind, "step", None)
+    closure = None if step is None else inspect.signature(step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"optim.optimizer is {kind.__name__}, which computes the loss several times per step, but training "
+            "computes it once: take another optimiser, such as torch.optim.AdamW."
+        )
+
+
 @dataclass(frozen=True)
 class Optimization:
     """Optimiser, learning rates, schedule and gradient clipping of a run.
@@ -158,6 +171,7 @@ class Optimization:
         self, model: nn.Module, loss: nn.Module, *, sharded: bool = False
     ) -> tuple[Optimizer, LRScheduler | None]:
         """Return the optimiser of all trained parameters, including ``sharded`` proxies, and its schedule."""
+        _check_step(self.optimizer)
         groups = parameter_groups(
             model,
             loss,

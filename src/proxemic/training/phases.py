@@ -45,9 +45,8 @@ class SecondPhase:
 
 @dataclass(frozen=True)
 class Phase:
-    """A loss and an optimisation from the epoch ``begins`` on, counted from 0."""
+    """A loss and an optimisation."""
 
-    begins: int
     loss: Loss
     optim: Optimization
 

@@ -118,22 +118,21 @@ def train(
         with processes.main_process_first(), times.of("data"):
             clean = recipe.load_clean(partial(run.load, complete=True) if resume else methodcaller("load"))
             splits = recipe.add_noise(clean)
-        with optional_dependency(
-            "train"
-        ):  # Lightning takes seconds to import, so the most common mistakes are found before
+        with optional_dependency("train"):  # only here, as it takes seconds: the most common mistakes are found before
             from proxemic.training.components import build_components, held_out_images
             from proxemic.training.features import read_features
-            from proxemic.training.fit import fit, settle_precision
+            from proxemic.training.hardware import settle_precision
+            from proxemic.training.loop import Training
             from proxemic.training.results import write_results
 
         components = build_components(session, splits)
-        task, held_out = components.task, held_out_images(recipe, splits)
-        introduce(recipe, splits, task.model, report)
+        model, loss, held_out = components.model, components.phases[0].loss, held_out_images(recipe, splits)
+        introduce(recipe, splits, model, report)
         is_new = not run.checkpoint.exists()
         if recipe.training.start_from is not None and is_new:
-            report(start_from(RunDirectory(recipe.training.start_from), task.model, task.loss, clean))
+            report(start_from(RunDirectory(recipe.training.start_from), model, loss, clean))
         held.enter_context(cpu_threads(recipe.training.threads or threads))
-        precision = settle_precision(session, task.model, resume=resume)
+        precision = settle_precision(session, model, resume=resume)
         _check_shared(run, processes)
         if processes.is_first:
             held.enter_context(_only_process(run))
@@ -148,8 +147,8 @@ def train(
             if recipe.features.cache:
                 held_out = read_features(session, components, held_out)
             if recipe.training.start_from is None and is_new:
-                start_head(task.model, task.loss, components.data.images, session.recipe)
-        fit(session, components, held_out)
+                start_head(model, loss, components.data.images, session.recipe)
+        Training(session, components, held_out).fit()
         if not processes.is_first:
             return TrainingResult(run.path, {})
         return TrainingResult(run.path, *write_results(session, splits, test=test))

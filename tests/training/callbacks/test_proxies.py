@@ -2,11 +2,9 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -15,8 +13,7 @@ from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.embed import embed_images
-from proxemic.training import GammaAnnealing, train
-from proxemic.training.module import EmbeddingTask
+from proxemic.training import Callback, GammaAnnealing, TrainingState, train
 
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 SPREAD = ["--training.start_proxies", "k_means", "--training.spread_after", "1", "--loss.proxies_per_class", "3"]
@@ -33,31 +30,23 @@ class Watch(Callback):
         self.steps: list[float] = []
         self.gammas: list[float] = []
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loss = pl_module.loss
+    def on_train_start(self, training: TrainingState) -> None:
+        loss = training.loss
         assert isinstance(loss, ProxyLoss)
         with torch.no_grad():
             generator = torch.Generator().manual_seed(0)
             begun = torch.randn(loss.num_classes, 1, loss.embedding_size, generator=generator) / 4
             loss.proxies.copy_(begun.expand_as(loss.proxies))
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        task = pl_module
-        assert isinstance(task, EmbeddingTask)
-        if batch_idx == 0:
-            self.before.append(task.proxies.detach().clone())
-            data = trainer.datamodule  # type: ignore[attr-defined]
-            self.embedded.append(embed_images(task.model, data.images, data.recipe.images))
+    def on_epoch_start(self, training: TrainingState) -> None:
+        self.before.append(training.proxies.detach().clone())
+        self.embedded.append(embed_images(training.model, training.data.images, training.recipe.images))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        task = pl_module
-        assert isinstance(task, EmbeddingTask)
-        assert isinstance(task.loss, ProxyLoss)
-        pooling = task.loss.scoring.pooling
-        self.proxies.append(task.proxies.detach().clone())
-        self.steps.append(float(trainer.optimizers[0].state[task.proxies]["step"]))
+    def on_step_end(self, training: TrainingState, loss: Tensor) -> None:
+        assert isinstance(training.loss, ProxyLoss)
+        pooling = training.loss.scoring.pooling
+        self.proxies.append(training.proxies.detach().clone())
+        self.steps.append(float(training.optimizer.state[training.proxies]["step"]))
         self.gammas.append(pooling.gamma if isinstance(pooling, SoftmaxPooling) else 0.0)
 
 
@@ -105,11 +94,9 @@ class KeepStart(Callback):
     def __init__(self) -> None:
         self.proxies = self.embeddings = torch.empty(0)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, EmbeddingTask)
-        data = trainer.datamodule  # type: ignore[attr-defined]
-        self.proxies = pl_module.proxies.detach().clone()
-        self.embeddings = embed_images(pl_module.model, data.images, data.recipe.images)
+    def on_train_start(self, training: TrainingState) -> None:
+        self.proxies = training.proxies.detach().clone()
+        self.embeddings = embed_images(training.model, training.data.images, training.recipe.images)
 
 
 def test_before_the_first_step(recipe: Path, tmp_path: Path) -> None:

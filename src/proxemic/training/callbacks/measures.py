@@ -3,13 +3,11 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 import safetensors.torch
 import torch
 from jaxtyping import Float
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
@@ -21,15 +19,16 @@ from proxemic.losses.user_defined import Loss, loss_name
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.ranges import check_range
 from proxemic.training.beginning import embed_training_images
-from proxemic.training.data_module import TrainingData
-from proxemic.training.module import EmbeddingTask, check_embeddings
+from proxemic.training.callbacks.callback import Callback
+from proxemic.training.data import TrainingData
+from proxemic.training.state import TrainingState
 
 
 class EpochMeasure(Callback, ABC):
     """Measures something before the first epoch and after each epoch.
 
-    The values are columns of ``history.csv`` and are logged by Lightning's loggers; those before the first epoch are in
-    ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
+    The values are columns of ``history.csv`` and are logged by ``training.loggers``; those before the first epoch are
+    in ``measured-before.json`` of the run directory, and in ``metrics.json`` as ``measured_before``.
 
     In a recipe: ``training: {callbacks: [{class_path: proxemic.training.DistanceToProxy}]}``.
 
@@ -50,21 +49,19 @@ class EpochMeasure(Callback, ABC):
         """Raise `UserError` if this cannot be measured for a loss; called with each phase's before training."""
 
     @abstractmethod
-    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+    def measure(self, task: TrainingState, data: TrainingData) -> Mapping[str, float]:
         """Return the values for the present weights, by the names in ``names``."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0:
-            self.before = self._measure(trainer, pl_module)
+    def on_train_start(self, training: TrainingState) -> None:
+        if training.step == 0:
+            self.before = self._measure(training)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.latest = self._measure(trainer, pl_module)
-        pl_module.log_dict(self.latest)
+    def on_epoch_end(self, training: TrainingState) -> None:
+        self.latest = self._measure(training)
 
-    def _measure(self, trainer: Trainer, task: LightningModule) -> dict[str, float]:
-        assert isinstance(task, EmbeddingTask)
-        task.check_weights()  # this error is clearer than one of the measure
-        values = self.measure(task, trainer.datamodule)  # type: ignore[attr-defined] # Lightning sets it in fit
+    def _measure(self, training: TrainingState) -> dict[str, float]:
+        training.check_weights()  # this error is clearer than one of the measure
+        values = self.measure(training, training.data)
         return {name: float(values[name]) for name in self.names}
 
 
@@ -84,7 +81,7 @@ class ProxyGap(EpochMeasure):
         except ValueError as error:
             raise UserError(f"ProxyGap is among training.callbacks: {error}") from None
 
-    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
+    def measure(self, task: TrainingState, data: TrainingData) -> Mapping[str, float]:
         proxies, scale = softmax_form(task.loss)
         bounds = gap_bounds(proxies)
         return {
@@ -111,10 +108,10 @@ class DistanceToProxy(EpochMeasure):
                 "leave it out, or take a proxy loss."
             )
 
-    def measure(self, task: EmbeddingTask, data: TrainingData) -> Mapping[str, float]:
-        embeddings, proxies = _places(task, data)
+    def measure(self, task: TrainingState, data: TrainingData) -> Mapping[str, float]:
+        embeddings, proxies = _places(task)
         assert proxies is not None
-        check_embeddings(embeddings, "training", task, task.current_epoch)
+        task.check_embeddings(embeddings, "training")
         return {"avg_dtp": average_distance_to_proxy(embeddings, data.images.labels, proxies)}
 
 
@@ -135,25 +132,22 @@ class Snapshots(Callback):
         check_range("every_n_epochs", every_n_epochs, "[1, inf)")
         self.every_n_epochs = every_n_epochs
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0:
-            self._save(trainer, pl_module, 0)
+    def on_train_start(self, training: TrainingState) -> None:
+        if training.step == 0:
+            self._save(training, 0)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._save(trainer, pl_module, trainer.current_epoch + 1)
+    def on_epoch_end(self, training: TrainingState) -> None:
+        if (training.epoch + 1) % self.every_n_epochs == 0:
+            self._save(training, training.epoch + 1)
 
-    def _save(self, trainer: Trainer, task: LightningModule, epoch: int) -> None:
-        assert isinstance(task, EmbeddingTask)
-        data: TrainingData = trainer.datamodule  # type: ignore[attr-defined] # Lightning sets it in fit
-        embeddings, proxies = _places(task, data)
-        if not trainer.is_global_zero:
+    def _save(self, training: TrainingState, epoch: int) -> None:
+        embeddings, proxies = _places(training)
+        if training.rank > 0:
             return
-        content = {"embeddings": embeddings, "labels": data.images.labels}
+        content = {"embeddings": embeddings, "labels": training.data.images.labels}
         if proxies is not None:
             content["proxies"] = proxies
-        path = Path(trainer.default_root_dir) / "snapshots" / f"epoch-{epoch:04d}.safetensors"
-        with write_atomically(path) as temporary:
+        with write_atomically(training.run.path / "snapshots" / f"epoch-{epoch:04d}.safetensors") as temporary:
             temporary.write_bytes(safetensors.torch.save(content))
 
 
@@ -177,8 +171,8 @@ def as_compared(
 
 
 def _places(
-    task: EmbeddingTask, data: TrainingData
+    training: TrainingState,
 ) -> tuple[Float[Tensor, "images dim"], Float[Tensor, "classes proxies dim"] | None]:
     """Return the embeddings of all training images, and the proxies."""
-    embeddings = embed_training_images(task.model, data.images, data.recipe)
-    return as_compared(task.loss, embeddings)
+    embeddings = embed_training_images(training.model, training.data.images, training.recipe)
+    return as_compared(training.loss, embeddings)

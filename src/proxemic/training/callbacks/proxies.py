@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
-
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from proxemic.data import ImageSet
 from proxemic.losses import ProxyLoss
 from proxemic.losses.scores import SoftmaxPooling
 from proxemic.training.beginning import cluster_seed, draw_images, embed_training_images
+from proxemic.training.callbacks.callback import Callback
 from proxemic.training.config import GammaAnnealing
-from proxemic.training.module import EmbeddingTask, check_embeddings
 from proxemic.training.recipe import Recipe
+from proxemic.training.state import TrainingState
 
 
 def proxy_callbacks(recipe: Recipe, images: ImageSet, loss: object) -> Iterator[Callback]:
@@ -35,36 +33,33 @@ class SpreadProxies(Callback):
         self.recipe, self.after = recipe, recipe.training.spread_after
         self.images, self.labels = draw_images(images, recipe.seed)
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, EmbeddingTask)
-        gradient = pl_module.proxies.grad
-        if trainer.current_epoch < self.after and gradient is not None:
+    def on_backward_end(self, training: TrainingState) -> None:
+        gradient = training.proxies.grad
+        if training.epoch < self.after and gradient is not None:
             values = gradient._values() if gradient.is_sparse else gradient
             values.copy_(values.sum(1, keepdim=True).expand_as(values))  # the gradient of one proxy for all K
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.current_epoch != self.after:
+    def on_epoch_start(self, training: TrainingState) -> None:
+        if training.epoch != self.after:
             return
-        task = pl_module
-        assert isinstance(task, EmbeddingTask)
-        assert isinstance(task.loss, ProxyLoss)
-        embeddings = embed_training_images(task.model, self.images, self.recipe)
-        check_embeddings(embeddings, "training", task, trainer.current_epoch)
-        task.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
-        trainer.optimizers[0].state.pop(task.proxies, None)  # it belongs to the old proxies
+        assert isinstance(training.loss, ProxyLoss)
+        embeddings = embed_training_images(training.model, self.images, self.recipe)
+        training.check_embeddings(embeddings, "training")
+        training.loss.begin_at_clusters(embeddings, self.labels, seed=cluster_seed(self.recipe))
+        training.optimizer.state.pop(training.proxies, None)  # it belongs to the old proxies
 
 
 class AnnealGamma(Callback):
-    """Sets γ, the softness of the pooling, for each epoch, as `GammaAnnealing` describes."""
+    """Sets γ, the softness of the pooling, for each epoch of the first phase, as `GammaAnnealing` describes."""
 
     def __init__(self, annealing: GammaAnnealing, end: float) -> None:
         self.annealing, self.end = annealing, end
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        # In every step, because no start of an epoch is called when it is resumed in its middle.
-        task = pl_module
-        assert isinstance(task, EmbeddingTask)
-        if not task.in_second_phase:
-            assert isinstance(task.loss, ProxyLoss)
-            pooling = SoftmaxPooling(self.annealing.gamma(trainer.current_epoch, self.end))
-            task.loss.scoring = replace(task.loss.scoring, pooling=pooling)
+    def on_train_start(self, training: TrainingState) -> None:
+        self.on_epoch_start(training)  # which is not called for an epoch that is resumed
+
+    def on_epoch_start(self, training: TrainingState) -> None:
+        if training.phase == 0:
+            assert isinstance(training.loss, ProxyLoss)
+            pooling = SoftmaxPooling(self.annealing.gamma(training.epoch, self.end))
+            training.loss.scoring = replace(training.loss.scoring, pooling=pooling)

@@ -1,3 +1,3 @@
-"""Training by several processes: their strategy for Lightning, and sharded proxies in checkpoints."""
+"""Sharded proxies in checkpoints."""
 
 __all__: list[str] = []

@@ -31,8 +31,8 @@ class ProxyShards:
         """Move this process's shard from a checkpoint to files; every process must call this."""
         everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         index = next((number for number, item in enumerate(everything) if item is proxies), None)
-        tensors = {_PROXIES: checkpoint["state_dict"].pop(_PROXIES)}
-        states = checkpoint["optimizer_states"][0]["state"]
+        tensors = {_PROXIES: checkpoint["loss"].pop("proxies")}
+        states = checkpoint["optimizer"]["state"]
         if index in states:
             rows = {
                 name: value for name, value in states[index].items() if getattr(value, "shape", None) == proxies.shape
@@ -59,9 +59,9 @@ class ProxyShards:
         self.latest = kept["folder"]
         tensors = {name: torch.empty(proxies.shape, dtype=kind) for name, kind in kept["types"].items()}
         load_shards(self.folder / self.latest, tensors, self.num_classes, self.processes.group)
-        checkpoint["state_dict"][_PROXIES] = tensors.pop(_PROXIES)
+        checkpoint["loss"]["proxies"] = tensors.pop(_PROXIES)
         if tensors:
-            state = checkpoint["optimizer_states"][0]["state"].setdefault(kept["index"], {})
+            state = checkpoint["optimizer"]["state"].setdefault(kept["index"], {})
             state |= {name.removeprefix("optimizer."): value for name, value in tensors.items()}
 
     def whole(self) -> Tensor:

@@ -7,19 +7,28 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from safetensors.torch import load_file
+from torch import Tensor
 
 import warm
 from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
 from images import write_recipe
-from proxemic.training import train
-from proxemic.training.callbacks.saving import SaveRun
-from stopping import killed_and_resumed
+from processes import run_processes
+from proxemic.errors import Interrupted, UserError
+from proxemic.recipes.reader import read_recipe
+from proxemic.runs.processes import Processes
+from proxemic.training import Callback, RunDirectory, TrainingState, loop, train
+from proxemic.training.components import build_components, build_networks
+from proxemic.training.loop import Training
+from proxemic.training.record import Session
+from stopping import interrupted_at, killed_and_resumed
 from stopping import run as train_whole
 
 
@@ -45,7 +54,7 @@ def history(run: Path) -> list[list[str]]:
 
 def training_state(run: Path) -> dict[str, Any]:
     checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
-    return {key: checkpoint[key] for key in ("state_dict", "optimizer_states", "lr_schedulers", "epoch", "global_step")}
+    return {key: checkpoint[key] for key in ("epoch", "batch", "step", "model", "loss", "optimizer", "schedule")}
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -58,11 +67,12 @@ def assert_same_run(run: Path, expected: Path) -> None:
     assert json.loads((run / "metrics.json").read_text()) == json.loads((expected / "metrics.json").read_text())
     assert history(run) == history(expected)
     state, wanted = training_state(run), training_state(expected)
-    assert_same(state["state_dict"], wanted["state_dict"])
-    assert [s["_last_lr"] for s in state["lr_schedulers"]] == [s["_last_lr"] for s in wanted["lr_schedulers"]]
-    for one, other in zip(state["optimizer_states"], wanted["optimizer_states"], strict=True):
-        assert_same(one["state"], other["state"])
-    assert (state["epoch"], state["global_step"]) == (wanted["epoch"], wanted["global_step"])
+    for part in ("model", "loss"):
+        assert_same(state[part], wanted[part])
+    assert_same(state["optimizer"]["state"], wanted["optimizer"]["state"])
+    for part in ("epoch", "batch", "step"):
+        assert state[part] == wanted[part]
+    assert state["schedule"]["_last_lr"] == wanted["schedule"]["_last_lr"]
 
 
 def wait_for(process: warm.Process, path: Path) -> None:
@@ -103,7 +113,7 @@ def test_a_loss_that_remembers_learns_and_draws_is_resumed_in_the_middle_of_an_e
     whole, run = train_whole(recipe, tmp_path / "whole", *flags), tmp_path / "killed"
     killed_and_resumed(recipe, run, *flags)
     assert_same_run(run, whole)
-    assert training_state(run)["state_dict"]["loss.loss.memory.label_memory"].numel() == 20
+    assert training_state(run)["loss"]["loss.memory.label_memory"].numel() == 20
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
@@ -129,30 +139,25 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     assert (run / logged).read_text() == (uninterrupted / logged).read_text()
 
 
-def test_an_interrupt_at_the_very_end_is_not_forgotten(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, run = Here(capsys, monkeypatch), tmp_path / "run"
-    end_epoch = SaveRun.on_train_epoch_end
+def test_an_interrupt_at_the_very_end_is_not_forgotten(recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
 
-    def end_and_interrupt(self: SaveRun, trainer: Trainer, task: LightningModule) -> None:
-        end_epoch(self, trainer, task)
+    def interrupt(row: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(SaveRun, "on_train_epoch_end", end_and_interrupt)
-        result = here("train", "--recipe", recipe, "--out", run, "--training.epochs", "1")
-    assert_refused(result, ["Stopped after the last epoch", f"proxemic train --resume {run}"])
-    assert here("train", "--resume", run).returncode == 0
+    with pytest.raises(Interrupted, match=f"Stopped after the last epoch.* --resume {run}"):
+        train(recipe, run, overrides={"training.epochs": 1}, progress=False, on_epoch=interrupt)
+    assert not (run / "metrics.json").exists()
+    assert train(out=run, resume=True).metrics["epoch"] == 1
 
 
-def test_training_leaves_no_handler_and_no_trainer_behind(recipe: Path, tmp_path: Path) -> None:
+def test_training_leaves_no_handler_and_no_loop_behind(recipe: Path, tmp_path: Path) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     train(recipe, tmp_path / "run", overrides={"training.epochs": 1}, progress=False)
     assert [signal.getsignal(number) for number in numbers] == before
-    gc.collect()  # a handler would hold the trainer, the model and the data of every run of a search
-    assert [obj for obj in gc.get_objects() if type(obj) is Trainer] == []
+    gc.collect()  # a handler would hold the loop, the model and the data of every run of a search
+    assert [obj for obj in gc.get_objects() if type(obj) is Training] == []
 
 
 class Hostile:
@@ -224,3 +229,107 @@ def test_a_run_is_not_resumed_on_other_images(recipe: Path, tmp_path: Path, here
     (run / "metrics.json").unlink()
     (images / "class 03" / "0.png").unlink()
     assert_refused(here("train", "--resume", run), ["class 03/0.png", str(images)])
+
+
+@pytest.mark.parametrize("fused", ["false", "true"])
+@pytest.mark.parametrize("clip", ["clip_value", "clip_norm", "clip_backbone_norm"])
+def test_half_precision_clips_gradients_of_their_true_size(
+    recipe: Path, tmp_path: Path, clip: str, fused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "make_scaler", lambda *_, **__: torch.amp.GradScaler("cpu"))
+    flags = ["--evaluation.select_on", "last", "--evaluation.untrained", "false", "--training.epochs", "1"]
+    flags += ["--batches.size", "30", "--optim.lr", "1", "--optim.loss_lr", "1", f"--optim.{clip}", "1e-3"]
+    flags += ["--optim.optimizer", f"{{class_path: torch.optim.SGD, init_args: {{fused: {fused}}}}}"]
+    read = read_recipe(recipe, flags).recipe
+    model, loss = build_networks(read, read.load())
+    out = tmp_path / "run"
+    train(read, out, progress=False, test=False)
+    assert training_state(out)["step"] == 1
+    after = load_file(out / "model.safetensors") | load_file(out / "loss.safetensors")
+    before = dict(model.named_parameters()) | dict(loss.named_parameters())
+    steps = {name: value.detach() - after[name] for name, value in before.items()}
+    largest = {
+        "clip_value": max(step.abs().max() for step in steps.values()),
+        "clip_norm": torch.stack([step.norm() for step in steps.values()]).norm(),
+        "clip_backbone_norm": torch.stack([step.norm() for n, step in steps.items() if "backbone" in n]).norm(),
+    }
+    assert largest[clip].item() == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_the_network_draws_its_own_numbers_on_each_process(recipe: Path, tmp_path: Path) -> None:
+    read = read_recipe(recipe, ["--training.loggers", "[]", "--evaluation.untrained", "false"]).recipe
+    splits, drawn = read.load(), []
+    for rank in (0, 1, 0):
+        parts = build_components(Session(read, RunDirectory(tmp_path)), splits)
+        training = Training(Session(read, RunDirectory(tmp_path), Processes(rank)), parts, None)
+        training.begin()
+        parts.model.register_forward_hook(lambda *_: drawn.append(torch.rand(4)))
+        training.train_batch(*next(iter(training.loader)))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_the_network_gets_the_gradients_of_the_joined_batch(tmp_path: Path) -> None:
+    for process in run_processes(Path(__file__).with_name("network_gradients.py"), tmp_path):
+        assert process["worst"] < 1e-11, process
+        assert process["tensors"] > 15
+        assert process["clipped"] < 1e-6  # torch adds 1e-6 to the norm
+
+
+class Counts(Callback):
+    """Records the hooks that are called, and keeps the number of all steps in the checkpoint."""
+
+    def __init__(self) -> None:
+        self.hooks: list[str] = []
+        self.steps = 0
+
+    def on_train_start(self, training: TrainingState) -> None:
+        self.hooks.append(f"start at {training.step}, phase {training.phase}, {training.rank} on {training.device}")
+
+    def on_epoch_start(self, training: TrainingState) -> None:
+        self.hooks.append(f"epoch {training.epoch}")
+
+    def on_step_end(self, training: TrainingState, loss: Tensor) -> None:
+        assert loss.isfinite()
+        assert not loss.requires_grad
+        self.steps += 1
+
+    def on_epoch_end(self, training: TrainingState) -> None:
+        self.hooks.append(f"end of epoch {training.epoch}, after {training.step} steps")
+
+    def on_train_end(self, training: TrainingState) -> None:
+        self.hooks.append("end")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def test_a_callback_is_resumed_within_an_epoch(recipe: Path, tmp_path: Path) -> None:
+    flags = ["--training.epochs", "2", "--training.loggers", "[]", "--evaluation.untrained", "false"]
+    read, first, second = read_recipe(recipe, flags).recipe, Counts(), Counts()
+    with interrupted_at(2), pytest.raises(Interrupted, match="in epoch 1, after step 2"):
+        train(replace(read, training=replace(read.training, callbacks=[first])), tmp_path / "run", progress=False)
+    assert (first.hooks, first.steps) == (["start at 0, phase 0, 0 on cpu", "epoch 0"], 2)
+    again = replace(read, training=replace(read.training, callbacks=[second]))
+    train(again, tmp_path / "run", progress=False, resume=True)
+    assert second.steps == 6
+    assert second.hooks == [
+        "start at 2, phase 0, 0 on cpu", "end of epoch 0, after 3 steps",
+        "epoch 1", "end of epoch 1, after 6 steps", "end",
+    ]  # fmt: skip
+
+
+def test_objects_of_lightning_are_refused(recipe: Path, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import EarlyStopping
+    from lightning.pytorch.loggers import CSVLogger
+
+    read = read_recipe(recipe).recipe
+    given: dict[str, Any] = {"callbacks": [EarlyStopping("loss")], "loggers": [CSVLogger("logs")]}
+    for key, value in given.items():
+        changed = replace(read, training=replace(read.training, **{key: value}))
+        with pytest.raises(UserError, match=f"training.{key} is an object of the class {type(value[0]).__name__}, but"):
+            train(changed, tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

@@ -2,19 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import load_file
 from torch import Tensor
 
 import warm
 from command_line import TERMINAL, Here
 from proxemic.recipes.reader import read_recipe
-from proxemic.training import train
-from proxemic.training.module import EmbeddingTask
+from proxemic.training import Callback, TrainingState, train
 
 SHORT = ["--training.epochs", "3", "--training.loggers", "[]", "--evaluation.untrained", "false"]
 AVERAGED = ["--optim.lr", "0.0005", "--training.average.decay", "0.8"]
@@ -26,17 +23,14 @@ class Weights(Callback):
     def __init__(self) -> None:
         self.after: list[dict[str, Tensor]] = []
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert isinstance(pl_module, EmbeddingTask)
-        state = pl_module.model.state_dict()
+    def on_step_end(self, training: TrainingState, loss: Tensor) -> None:
+        state = training.model.state_dict()
         self.after.append({name: value.double() for name, value in state.items()})
 
 
 def averages_of(run: Path) -> dict[str, Tensor]:
-    callbacks = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["callbacks"]
-    return {name.removeprefix("module."): value for name, value in callbacks["WeightAverage"].items()}
+    average = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["average"]
+    return {name.removeprefix("module."): value for name, value in average.items()}
 
 
 @pytest.mark.parametrize("decay", [None, 0.7])

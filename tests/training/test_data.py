@@ -8,7 +8,7 @@ import warm
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.recipes.reader import read_recipe
-from proxemic.training.data_module import TrainingData
+from proxemic.training.data import TrainingData
 
 WORKER = """
 import multiprocessing, os, signal

@@ -1,4 +1,4 @@
-"""Evaluation of held-out images during training."""
+"""Evaluation of held-out images in a training with Lightning."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.rows import Rows
+from proxemic.errors import TrainingDiverged
 from proxemic.metrics import RetrievalMetrics
 from proxemic.ranges import check_range
 from proxemic.runs.embed import embed_dataset, embed_images
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
-from proxemic.training.module import check_embeddings
 
 
 class RetrievalCallback(Callback):
@@ -93,7 +93,10 @@ class RetrievalCallback(Callback):
                 )
             names, numbers = labels.unique(return_inverse=True)
             images = ImageSet(Rows.of(embeddings), numbers, tuple(map(str, names.tolist())))
-        check_embeddings(embeddings, "held-out", network, trainer.current_epoch)
+        if not embeddings.isfinite().all():  # they are the same on all processes
+            raise TrainingDiverged(
+                f"The embeddings of held-out images are no longer finite in epoch {trainer.current_epoch + 1}."
+            )
         return evaluate_embeddings(embeddings, images, self.evaluation, or_nan=True)
 
     def embed(self, network: nn.Module) -> Float[Tensor, "images dim"]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 N, CLASSES = 101, 9
 SETTINGS: dict[str, Any] = {"recall_at": (1, 5), "ndcg_at": (10,), "map_at": (3,), "precision_at": (4,)}
 
@@ -28,7 +28,7 @@ def samples() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def metric_cases(rank: int) -> dict[str, Any]:
     from torch.utils.data import DistributedSampler
 
-    from proxemic.training import RetrievalMetric
+    from proxemic.metrics import RetrievalMetric
 
     embeddings, labels, is_query, is_gallery = samples()
     found: dict[str, Any] = {}
@@ -78,9 +78,9 @@ def training_cases(folder: Path) -> dict[str, Any]:
 
     from evaluated import CONFIG, PREPROCESSING, Module, images
     from proxemic.data import EmbeddingDataset
+    from proxemic.metrics import RetrievalCallback, RetrievalMetric
     from proxemic.runs.embed import embed_images
     from proxemic.runs.evaluate import evaluate_embeddings
-    from proxemic.training import RetrievalCallback, RetrievalMetric
 
     pictures = images()
 
@@ -147,7 +147,7 @@ def evaluated_where_one_diverges(rank: int) -> list[str]:
 
     from evaluated import CONFIG, PREPROCESSING, images
     from proxemic.errors import TrainingDiverged
-    from proxemic.training import RetrievalCallback
+    from proxemic.metrics import RetrievalCallback
 
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     with torch.no_grad():

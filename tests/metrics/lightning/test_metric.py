@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 
 from proxemic.errors import UserNote
-from proxemic.metrics import RetrievalResults, retrieval_metrics
-from proxemic.training import RetrievalMetric
+from proxemic.metrics import RetrievalMetric, RetrievalResults, retrieval_metrics
 
-PROGRAM = runpy.run_path(str(Path(__file__).parents[1] / "gathering.py"))
+pytestmark = pytest.mark.cpu
+PROGRAM = runpy.run_path(str(Path(__file__).with_name("gathering.py")))
 SETTINGS: dict[str, Any] = PROGRAM["SETTINGS"]
 EMBEDDINGS, LABELS, IS_QUERY, IS_GALLERY = PROGRAM["samples"]()
 SEQUENCES: Tensor = PROGRAM["SEQUENCES"]
@@ -178,6 +178,7 @@ def test_settings_are_refused_at_once(settings: dict[str, Any], words: str) -> N
 ROWS, IDS = torch.eye(3), torch.arange(3)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("batch", "words"),
     [

@@ -12,16 +12,19 @@ import evaluated
 from evaluated import CONFIG, PREPROCESSING, Module
 from proxemic.data import EmbeddingDataset, ImageSet
 from proxemic.errors import TrainingDiverged, UserNote
+from proxemic.metrics import RetrievalCallback
 from proxemic.runs.embed import embed_images
 from proxemic.runs.evaluate import evaluate_embeddings
-from proxemic.training import RetrievalCallback
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:.*smaller than the logging interval",
-    "ignore:.*LeafSpec.* is deprecated",
-    "ignore:.*in eval mode at the start of training",
-)
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.filterwarnings(
+        "ignore:.*does not have many workers",
+        "ignore:.*smaller than the logging interval",
+        "ignore:.*LeafSpec.* is deprecated",
+        "ignore:.*in eval mode at the start of training",
+    ),
+]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class Signals:
         """Handle signals while the block runs.
 
         Enter it before the data workers start: SLURM (``--signal=USR1@90``) also sends them SIGUSR1, which would end
-        them. Leave it after Lightning has restored the handlers that it found.
+        them.
         """
         numbers = [signal.SIGINT, signal.SIGTERM]
         if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -47,10 +47,6 @@ class Signals:
                 stopped = self._left and self.processes.world > 1
                 signal.signal(number, signal.SIG_IGN if stopped else handler)
 
-    def heed_sigterm(self) -> None:
-        """Replace the SIGTERM handler that Lightning installs when it begins to fit."""
-        signal.signal(signal.SIGTERM, self._stop)
-
     def leave(self, where: str) -> NoReturn:
         """Raise `Interrupted`, after everything is saved."""
         self._left = True
@@ -62,7 +58,6 @@ class Signals:
         if os.getpid() != self._process or self._left:
             return  # a process that loads images, or a signal that comes too late
         if self.stopping:
-            # Not KeyboardInterrupt, for which Lightning ends the process without a message.
             raise Interrupted(
                 f"Stopped at once: continue from the last checkpoint with proxemic train --resume {self.run.path}"
             )

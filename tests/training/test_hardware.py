@@ -1,4 +1,4 @@
-"""The hardware settings of Lightning's trainer, and the choice of `training.precision: auto`."""
+"""The choice of `training.precision: auto`, the scaler of half precision, and the GPU of each process."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -7,24 +7,16 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.models import ModelConfig, build_model
-from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.processes import Processes
 from proxemic.training import Recipe, RunDirectory, train
-from proxemic.training.fit import (
-    _hardware,
-    choose_precision,
-    gpu_of,
-    measure_steps,
-    settle_precision,
-)
+from proxemic.training.hardware import choose_precision, gpu_of, make_scaler, measure_steps, settle_precision
 from proxemic.training.record import Session
 from stopping import Stopped
 
@@ -152,15 +144,11 @@ def test_a_damaged_record_is_refused(recipe: Recipe, precision: object, tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:torch.cuda.amp.GradScaler is enabled, but CUDA is not available")
-@pytest.mark.parametrize(
-    ("world", "layout", "apart"), [(2, "sharded", True), (2, "replicated", False), (1, "sharded", False)]
-)
-def test_the_scale_of_half_precision_is_one_where_gradients_differ(world: int, layout: str, apart: bool) -> None:
-    flags = ["--proxies", layout, "--training.precision", "16-mixed"]
-    found = read_recipe(find_recipe("glyphs-small"), flags).recipe
-    plugins = _hardware(found, Processes(0, world))["plugins"]
-    scalers = [plugin.scaler for plugin in plugins if isinstance(plugin, MixedPrecision)]
-    assert [type(scaler) for scaler in scalers] == [ShardedGradScaler] * apart
+def test_all_processes_skip_a_step_that_overflows_in_the_shard_of_one() -> None:
+    cuda = torch.device("cuda")
+    assert isinstance(make_scaler(cuda, "16-mixed", sharded=True), ShardedGradScaler)
+    assert not isinstance(make_scaler(cuda, "16-mixed", sharded=False), ShardedGradScaler)
+    assert not make_scaler(CPU, "bf16-mixed", sharded=True).is_enabled()
 
 
 @pytest.mark.parametrize(

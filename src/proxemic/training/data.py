@@ -1,8 +1,5 @@
 """Batches for training; their order depends only on the seed and the epoch."""
 
-from typing import Any
-
-from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from proxemic.arguments import call_with_known
@@ -14,11 +11,10 @@ from proxemic.runs.workers import worker_settings
 from proxemic.training.recipe import Recipe
 
 
-class TrainingData(LightningDataModule):
+class TrainingData:
     """Loads the training images of a run; each process gets its part of every batch."""
 
     def __init__(self, images: ImageSet, recipe: Recipe, *, rank: int = 0, world: int = 1) -> None:
-        super().__init__()
         self.images, self.recipe = images, recipe
         batches, seed, size = recipe.batches, recipe.seed, recipe.batches.size
         if batches.sampler is not None:
@@ -56,14 +52,8 @@ class TrainingData(LightningDataModule):
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None
 
-    def train_dataloader(self) -> DataLoader:
-        # A resumed run starts in its own epoch, after the batches it has seen: Lightning iterates the loader at once.
-        if self.trainer is not None:
-            loop: Any = self.trainer.fit_loop  # Lightning declares its counters by their narrowest type
-            # Not trainer.current_epoch, which is one behind in a checkpoint of the end of an epoch.
-            self.batches.set_epoch(loop.epoch_progress.current.processed)
-            if loop.restarting:
-                self.batches.skip(loop.epoch_loop.batch_progress.current.processed)
+    def loader(self) -> DataLoader:
+        """Return a loader of the epoch that is set in ``batches``."""
         workers, images = self.recipe.batches.workers, self.recipe.images
         return DataLoader(
             EmbeddingDataset(
