@@ -1,7 +1,6 @@
 """Fixtures of all tests."""
 
 import gc
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -29,9 +28,6 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 
 wait_for_no_disk()
-
-# Keys of indexes that tests build are not written to the folder of whoever runs them.
-os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".cache" / "config")
 
 # It changes what processes draw, and is for those that `warm` forks alone: not to be imported in search of doctests.
 collect_ignore = ["preloaded.py"]

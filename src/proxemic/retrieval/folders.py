@@ -11,10 +11,10 @@ import platformdirs
 
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.data.sources.listing import absolute, files_below
+from proxemic.errors import UserError
 from proxemic.image_formats import is_picture_name
 from proxemic.models import read_checksum
 from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.stores.local.database import Damaged
 from proxemic.runs.pretrained import DEFAULT_MODEL, model_path
 
 
@@ -51,7 +51,7 @@ def open_gallery(
     if _is_gallery(kept):
         try:
             gallery = Gallery.open(kept)
-        except Damaged:  # such as a gallery of another version
+        except UserError:  # such as a gallery of another version
             report(f"{kept} cannot be read and is created again")
             shutil.rmtree(kept)
     if gallery is None:
