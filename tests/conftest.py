@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 
 wait_for_no_disk()
+
+# Tests embed the same pictures again and again, with networks that they replace: nothing is kept unless it is tested.
+os.environ["PROXEMIC_CACHE_GB"] = "0"
 
 # It changes what processes draw, and is for those that `warm` forks alone: not to be imported in search of doctests.
 collect_ignore = ["preloaded.py"]

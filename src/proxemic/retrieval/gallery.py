@@ -57,7 +57,8 @@ from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
 _VECTORS_AT_ONCE = 65_536  # vectors that are added in one transaction
-_SAMPLE = 4096  # pictures from which whitening is learnt
+SAMPLE = 4096
+"""Pictures from which whitening is learnt."""
 _FEW = 1024  # hits below which counting the rows costs more than it saves
 
 
@@ -223,13 +224,14 @@ class Gallery:
             cls.delete(target)
         check_new_folder(target)
         reading = {name: adding[name] for name in ("batch_size", "workers") if name in adding}
-        order = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
+        order = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
         sample = gather([rows.take(np.sort(order))], embedder, **reading)
         assert sample.embeddings is not None
         head, path = whitened_head(sample.embeddings), embedder.path
         assert path is not None
         # The embedder itself has its batch norms folded into other weights.
-        with create_with_head(target, head, "whitened", load_embedder(path), embedder.precision):
+        facts = (embedder.precision, embedder.checksum)
+        with create_with_head(target, head, "whitened", load_embedder(path), *facts):
             pass
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
@@ -356,7 +358,7 @@ class Gallery:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     with torch.no_grad():
-                        vectors = _as_kept(part.embeddings if head is None else head(part.embeddings), info)
+                        vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
                     features = None if head is None or part.embeddings is None else part.embeddings.numpy()
                     written, replaced = self.store.transaction(partial(self._write, part, vectors, features, update))
                     count, updated = count + len(written) - len(replaced), updated + len(replaced)
@@ -729,10 +731,10 @@ def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.n
     numbers = tensor.float()
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
-    return _as_kept(numbers, info)
+    return as_stored(numbers, info)
 
 
-def _as_kept(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
+def as_stored(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
     """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
     assert vectors is not None
     if info.distance == "cosine":

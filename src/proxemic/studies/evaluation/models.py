@@ -56,6 +56,7 @@ def evaluate_models(
             batch_size=request.evaluation.batch_size,
             workers=request.batches.workers,
             precision=precision,
+            checksum=read_checksum(path) if model.config.custom_backbone is None else None,
         )
         content = LabelledEmbeddings.of_images(embeddings, images)
         if save_embeddings is not None:
