@@ -41,8 +41,10 @@ def fill(store: LocalStore, rows: int) -> None:
 
 CHANGES: dict[str, Callable[[str], object]] = {
     "create": lambda folder: LocalStore.create(folder, INFO),
-    "add": lambda folder: fill(LocalStore.open(folder), MORE),  # rewrites the few old rows
-    "remove": lambda folder: LocalStore.open(folder).remove({"label": ["class 0", "class 1"]}),  # rewrites the others
+    "add": lambda folder: fill(LocalStore.open(folder), MORE),  # appends to their files
+    "remove": lambda folder: LocalStore.open(folder).remove(
+        {"label": ["class 0", "class 1"]}
+    ),  # and writes the files again
     "index": lambda folder: LocalStore.open(folder).build_index("hnsw", ef_search=64),
 }
 

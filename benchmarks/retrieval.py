@@ -24,10 +24,11 @@ from measure import command, print_header, print_row
 from proxemic.data.rows import Rows
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
-from proxemic.retrieval.stores.local.directory import LocalStore
-from proxemic.retrieval.stores.local.index import EFFORT, load
+from proxemic.retrieval.stores.database import IndexEntry
+from proxemic.retrieval.stores.index import EFFORT, load
+from proxemic.retrieval.stores.local import LocalStore
 
-CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 256
+CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 100
 Search = Callable[[np.ndarray], Any]
 
 
@@ -69,10 +70,14 @@ def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
     queries, many = draw(MANY), draw(6 * MANY)
     print(f"{rows:,} × {dim}, k = {K}, {faiss.omp_get_max_threads()} threads of Faiss")
     print(f"adding all, drawn meanwhile: {taken:.1f} s")
-    began = time.perf_counter()
+    opening = statistics.median(seconds(lambda: open_store(store.address)) for _ in range(9))
     store = open_store(store.address)
-    print(f"opening: {(time.perf_counter() - began) * 1e3:.1f} ms\n")
+    first = seconds(lambda: store.search(queries[:1], K))
+    print(f"opening: {opening * 1e3:.1f} ms, and the first query: {first * 1e3:.1f} ms")
     assert isinstance(store, LocalStore)
+    vectors = store._now().arrays.vectors
+    ours, bare = compare(lambda part: store.search(part, K), lambda part: vectors @ part[0], queries, 30)
+    print(f"a query: {ours * 1e3:.1f} ms, a bare product: {bare * 1e3:.1f} ms, ratio {ours / bare:.2f}\n")
     flat = faiss.IndexFlatIP(dim)
     for vectors, _ in store.iterate(CHUNK):
         flat.add(vectors)
@@ -93,16 +98,19 @@ def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
         taken = seconds(lambda kind=kind: store.build_index(kind))
         notes.append(f"{kind}: built in {taken:.1f} s, {store.index}")
         notes.append(f"{kind}: first search {seconds(lambda: store.search(queries[:1], K)):.2f} s")
-        entry = store._snapshot.state.index
-        assert entry is not None
-        index, effort = load(store._snapshot, entry).index, entry.settings[EFFORT[kind]]
+        state = store._now().state
+        assert state.faiss is not None
+        entry = IndexEntry(**state.faiss)
+        index, effort = load(entry).index, entry.settings[EFFORT[kind]]
         of_ivf, engine = kind == "ivfpq", cast("Any", faiss)  # whose stubs lack much
         made = engine.SearchParametersIVF(nprobe=effort) if of_ivf else engine.SearchParametersHNSW(efSearch=effort)
         row(kind, lambda part, index=index, made=made: index.search(part, K, params=made), 200)
-    before = {*store.folder.iterdir()}
-    taken = seconds(lambda: fill(rows, 10_000))
-    written = sum(path.stat().st_size for path in {*store.folder.iterdir()} - before)
-    print("", *notes, f"adding 10,000 more: {taken:.2f} s, {written / 2**20:.1f} MB of new files", sep="\n")
+    taken = []
+    for first in range(rows, rows + 50_000, 10_000):
+        part, paths = draw(10_000), [f"/{number}.jpg" for number in range(first, first + 10_000)]
+        items = make_items(Rows.of(path=paths))
+        taken.append(seconds(lambda part=part, items=items: store.add(part, items)))
+    print("", *notes, f"adding 10,000 more: {statistics.median(taken):.3f} s, the median of {len(taken)}", sep="\n")
 
 
 def main(

@@ -30,8 +30,8 @@ settings.load_profile("any machine")
 
 wait_for_no_disk()
 
-# Keys of indexes that tests build are not written to the folder of whoever runs them.
-os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / ".cache" / "config")
+# Tests embed the same pictures again and again, with networks that they replace: nothing is kept unless it is tested.
+os.environ["PROXEMIC_CACHE_GB"] = "0"
 
 # It changes what processes draw, and is for those that `warm` forks alone: not to be imported in search of doctests.
 collect_ignore = ["preloaded.py"]

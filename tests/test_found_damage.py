@@ -299,22 +299,3 @@ def test_flipped_bits_of_parquet_are_one_sentence_or_no_error(tmp_path: Path) ->
 @pytest.mark.parametrize("words", ["gallery suggest {shop} --seed", "improve {shop} --seed"])
 def test_no_seed_has_400_digits(words: str, shelf: Path, here: Here) -> None:
     assert_refused(here(*words.format(shop=shelf / "shop").split(" "), DIGITS), ["--seed", "64 bits"])
-
-
-@pytest.mark.parametrize("name", ["gallery.sqlite", "decisions.sqlite"])
-def test_links_in_a_gallery_are_not_followed(name: str, shelf: Path, tmp_path: Path, here: Here) -> None:
-    shop, other = Path(shutil.copytree(shelf / "shop", tmp_path / "shop")), tmp_path / "other"
-    if (shop / name).exists():
-        (shop / name).rename(other)
-    (shop / name).symlink_to(other)
-    refused(here("gallery", "decisions", shop), name)
-    assert other.exists() == (name == "gallery.sqlite")
-
-
-def test_the_writer_of_a_gallery_is_not_recorded_elsewhere(shelf: Path, tmp_path: Path, here: Here) -> None:
-    shop, precious = Path(shutil.copytree(shelf / "shop", tmp_path / "shop")), tmp_path / "precious"
-    precious.write_text("mine")
-    (shop / ".writer.json").unlink(missing_ok=True)
-    (shop / ".writer.json").symlink_to(precious)
-    assert here("gallery", "remove", shop, "--where", "label=class 01").returncode == 0
-    assert precious.read_text() == "mine"

@@ -72,12 +72,21 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     found = here(*search, cwd=tmp_path)
     assert f"{tmp_path}/photos/class 03/0.png" in found.stdout
     assert (tmp_path / "found.html").read_text().count("<img") == 2
-    (tmp_path / "moved" / "class 03" / "new.png").write_bytes(query.read_bytes())
-    added = here("gallery", "add", "shop", "moved", "--update", cwd=tmp_path)
-    assert added.stdout == f"1 added, {ROWS + 1} in shop\n"
     given = original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots, Decoding(2**20))
     assert given == ("image/png", query.read_bytes())
     assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
+
+
+def test_damage_is_told_and_has_its_exit_code(shelf: Path, tmp_path: Path, here: Here) -> None:
+    shutil.copytree(shelf / "shop", tmp_path / "shop")
+    vectors = next((tmp_path / "shop").glob("vectors-*"))
+    content = bytearray(vectors.read_bytes())
+    content[-5] ^= 1
+    vectors.write_bytes(content)
+    result = here("gallery", "verify", tmp_path / "shop")
+    assert result.returncode == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"{vectors} is damaged (the checksum of its rows 0 to {ROWS - 1} is another)")
 
 
 def test_a_gallery_is_deleted_and_its_pictures_stay(shelf: Path, tmp_path: Path, here: Here) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+import together
 import warm
 from command_line import TERMINAL, Here, assert_refused
 from images import write_folder
@@ -21,30 +22,30 @@ from proxemic.data import ImageSet, Preprocessing
 from proxemic.data.embeddings import read_embeddings
 from proxemic.errors import UserError
 from proxemic.models import ModelConfig, build_model, load_model, read_checksum, save_model
-from proxemic.retrieval import Embedder, embed_to_file, list_pictures, parts
-from proxemic.retrieval.parts import Parts
-from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.retrieval import embed_to_file
+from proxemic.runs.kept import kept_embeddings
 from together import finish, start_together
 from vectors import some_vectors, write_table
 
 SIZE = 16
-# Parts of few pictures, each of which takes a while.
-SMALL_PARTS = """
+# It keeps each batch, which takes a while.
+SLOWLY = """
 import sys, time
 from proxemic.cli import main
-from proxemic.retrieval import parts
+from proxemic.retrieval import bulk
+from proxemic.runs import kept
 
-parts._IMAGES = 8
-write = parts.Parts.write
+bulk._TOGETHER, kept._SECONDS = 8, 0
+add = kept.KeptVectors.add
 
 def slowly(*words):
-    write(*words)
+    add(*words)
     time.sleep(0.1)
 
-parts.Parts.write = slowly
+kept.KeptVectors.add = slowly
 sys.exit(main())
 """
-PROGRAM = ("-c", SMALL_PARTS)
+PROGRAM = ("-c", SLOWLY)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_IMAGES", 8)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("PROXEMIC_CACHE", str(folder))
+    monkeypatch.setenv("PROXEMIC_CACHE_GB", "1")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +90,24 @@ def words(photos: Path, out: Path) -> list[str | Path]:
     ]
 
 
-def wait_for_parts(process: warm.Process, out: Path, count: int) -> None:
-    while len([*out.with_name(f"{out.name}.parts").glob("*.safetensors")]) < count:
+def environment(cache: Path) -> dict[str, str]:
+    return {**TERMINAL, "PROXEMIC_CACHE": str(cache), "PROXEMIC_CACHE_GB": "1"}
+
+
+def wait_for(process: warm.Process, count: int) -> None:
+    """Wait until so many embeddings are kept."""
+    while sum(rows for rows, _ in kept_embeddings().values()) < count:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
 
 
-@pytest.mark.usefixtures("small_parts")
+def same(one: Path, other: Path) -> None:
+    """Two files have the same rows, and embeddings equal up to rounding in other batches."""
+    first, second = read_embeddings(one), read_embeddings(other)
+    assert first.rows.paths == second.rows.paths
+    torch.testing.assert_close(first.embeddings, second.embeddings, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["v.parquet", "v.npy"])
 def test_the_vectors_are_those_of_the_model_with_what_is_known(photos: Path, tmp_path: Path, name: str) -> None:
     written = embed_to_file(photos / "photos", tmp_path / name, photos / "model", batch_size=4, workers=2)
@@ -133,100 +149,71 @@ def _by_hand(model: Path, paths: list[str]) -> torch.Tensor:
     return torch.cat(rows).detach()
 
 
-def test_a_killed_command_goes_on_and_writes_the_same_bytes(photos: Path, whole: Path, tmp_path: Path) -> None:
+def test_a_killed_command_goes_on(photos: Path, whole: Path, tmp_path: Path, cache: Path) -> None:
     out = tmp_path / "v.parquet"
-    for count in (2, 4):
-        process = warm.Process(*PROGRAM, *words(photos, out), environment=TERMINAL)
-        wait_for_parts(process, out, count)
+    for count in (16, 32):
+        process = warm.Process(*PROGRAM, *words(photos, out), environment=environment(cache))
+        wait_for(process, count)
         process.kill()
         process.communicate()
         assert not out.exists()
-    done = warm.run(*PROGRAM, *words(photos, out), environment=TERMINAL)
+    done = warm.run(*PROGRAM, *words(photos, out), environment=environment(cache))
     assert done.returncode == 0, done.stderr
-    before = int(done.stderr.split(" of 64 were embedded before: going on from")[0].split()[-1])
+    before = int(done.stderr.split(" of 64 pictures were embedded before")[0].split()[-1])
     assert 32 <= before < 64
-    assert out.read_bytes() == whole.read_bytes()
+    same(out, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
 
 
-def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path, cache: Path) -> None:
     out = tmp_path / "v.parquet"
-    process = warm.Process(*PROGRAM, *words(photos, out), environment=TERMINAL)
-    wait_for_parts(process, out, 1)
+    process = warm.Process(*PROGRAM, *words(photos, out), environment=environment(cache))
+    wait_for(process, 4)
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(60)
     assert process.returncode == 2
-    assert err.splitlines()[-1] == (
-        f"proxemic: Stopped: what was embedded is kept in {out}.parts, and the same command goes on there."
-    )
+    assert err.splitlines()[-1] == "proxemic: Stopped: what was embedded is kept, and the same command goes on."
 
 
-def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(photos: Path, whole: Path, tmp_path: Path) -> None:
+def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(
+    photos: Path, whole: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "TERMINAL", environment(cache))
     out = tmp_path / "v.parquet"
     processes = start_together(2, *words(photos, out), program=PROGRAM)
-    wait_for_parts(processes[0], out, 2)
+    wait_for(processes[0], 16)
     processes[1].kill()
     results = finish(processes)
     assert results[0].returncode == 2
-    assert f"Start the same command again, and it goes on from {out}.parts" in results[0].stderr
+    assert "Start the same command again, and it goes on." in results[0].stderr
     assert not out.exists()
     results = finish(start_together(2, *words(photos, out), program=PROGRAM))
     assert [result.returncode for result in results] == [0, 0], results
     assert [result.stdout.startswith("64 x 4 in") for result in results] == [True, False]
-    assert out.read_bytes() == whole.read_bytes()
+    assert "of 64 pictures were embedded before" in results[0].stderr
+    same(out, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
     results = finish(start_together(2, "embed", photos / "none", "--model", photos / "model", "--out", out))
     assert [result.returncode for result in results] == [2, 2]
     assert all("none does not exist" in result.stderr for result in results)
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_a_picture_that_changes_is_embedded_anew_and_others_are_not(photos: Path, tmp_path: Path) -> None:
-    folder, out = write_folder(tmp_path / "p", classes=4, images=8, size=SIZE), tmp_path / "v.npy"
-
-    class Stopped(Exception):
-        pass
-
-    def stop(*_: object) -> None:
-        raise Stopped
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("proxemic.retrieval.bulk._write", stop)
-        with pytest.raises(Stopped):
-            embed_to_file(folder, out, photos / "model", batch_size=4, workers=0)
-    assert len([*tmp_path.glob("v.npy.parts/*.safetensors")]) == 4
-    Image.new("RGB", (SIZE, SIZE), "red").save(folder / "class 01" / "3.png")
-    next(tmp_path.glob("v.npy.parts/*.safetensors")).write_bytes(b"damaged")
-    written = embed_to_file(folder, out, photos / "model", batch_size=4, workers=0)
+def test_only_a_picture_that_changes_is_embedded_again(photos: Path, tmp_path: Path, cache: Path) -> None:
+    folder = write_folder(tmp_path / "p", classes=4, images=8, size=SIZE)
+    counts = []
+    for name in ("v.npy", "w.npy"):
+        written = embed_to_file(folder, tmp_path / name, photos / "model", batch_size=4, workers=0)
+        assert written is not None
+        counts.append(written.embedded)
+        Image.new("RGB", (SIZE, SIZE), "red").save(folder / "class 01" / "3.png")
+    written = embed_to_file(folder, tmp_path / "w.npy", photos / "model", batch_size=4, workers=0)
     assert written is not None
-    assert written.embedded in (8, 16)  # the damaged one may be that of the changed picture
-    expected = embed_to_file(folder, tmp_path / "w.npy", photos / "model", batch_size=4, workers=0)
-    assert expected is not None
-    assert out.read_bytes() == (tmp_path / "w.npy").read_bytes()
+    assert (counts, written.embedded) == ([32, 1], 0), "written again with the same content, it is known"
+    before, after = (read_embeddings(tmp_path / name).embeddings for name in ("v.npy", "w.npy"))
+    assert ((before != after).any(1).nonzero()[:, 0]).tolist() == [11]
 
 
-def test_the_work_of_another_model_or_precision_is_not_taken(photos: Path, tmp_path: Path) -> None:
-    pictures = list_pictures(photos / "photos")
-
-    def embedder(precision: EvaluationPrecision = "32-true", seed: int = 0, side: int = SIZE) -> Embedder:
-        torch.manual_seed(seed)
-        model = build_model(ModelConfig("convnet", 4, width=8, image_size=SIZE))
-        return Embedder(model, Preprocessing(size=side, resize=None), precision=precision)
-
-    different = [(embedder(), 4), (embedder("bf16-mixed"), 4), (embedder(), 5), (embedder(seed=1), 4)]
-    different.append((embedder(side=SIZE + 2), 4))
-    digests = {Parts(tmp_path, item, pictures, batch_size).digest for item, batch_size in different}
-    assert len(digests) == len(different)
-    assert Parts(tmp_path, embedder(), pictures, 4).digest in digests
-    # Two transforms without a description are never equal.
-    own = Embedder(torch.nn.Flatten(), lambda _: torch.zeros(3, 8, 8))
-    assert Parts(tmp_path, own, pictures, 4).digest != Parts(tmp_path, own, pictures, 4).digest
-
-
-def test_pictures_that_cannot_be_read_are_listed(
-    photos: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "_IMAGES", 4)
+def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, here: Here) -> None:
     folder, out = write_folder(tmp_path / "p", classes=3, images=4, size=SIZE), tmp_path / "v.parquet"
     (folder / "class 00" / "0.png").write_bytes(b"no image")
     for number in range(4):  # a whole batch
@@ -251,7 +238,7 @@ def test_pictures_that_cannot_be_read_are_listed(
     )
     folder.joinpath("notes.txt").unlink()
     result = here("embed", folder, "--model", photos / "model", "--out", tmp_path / "strict.npy", *flags)
-    assert_refused(result, ["5 of 12 pictures cannot be read", "strict.unreadable.csv", "strict.npy.parts"])
+    assert_refused(result, ["5 of 12 pictures cannot be read", "strict.unreadable.csv"])
     assert not (tmp_path / "strict.npy").exists()
     for name in names:
         Image.new("RGB", (SIZE, SIZE)).save(name)
@@ -341,9 +328,8 @@ def bucket(photos: Path) -> Iterator[str]:
 
 
 def test_pictures_and_vectors_may_be_behind_addresses(
-    photos: Path, whole: Path, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, whole: Path, bucket: str, tmp_path: Path, cache: Path
 ) -> None:
-    monkeypatch.setattr("platformdirs.user_cache_path", lambda _: tmp_path / "cache")
     memory: Any = fsspec.filesystem("memory")
     out, expected = f"{bucket}/out/v.parquet", read_embeddings(whole)
     memory.pipe_file("/bucket/photos/class 00/bad.png", b"no image")
@@ -360,14 +346,14 @@ def test_pictures_and_vectors_may_be_behind_addresses(
     assert written is not None
     assert written.path == out
     assert not memory.exists("/bucket/out/v.unreadable.csv")
-    assert not list(tmp_path.rglob("cache/embedding/*/*"))
+    assert not list(cache.rglob("embedding/*"))
     (tmp_path / "v.parquet").write_bytes(memory.cat_file("/bucket/out/v.parquet"))
     found = read_embeddings(tmp_path / "v.parquet")
     assert found.labels == expected.labels
     assert found.names == [name.replace(str(photos), "memory:///bucket") for name in expected.names]
     torch.testing.assert_close(found.embeddings, expected.embeddings)
     embed_to_file(f"file://{photos}/photos", f"file://{tmp_path}/w.parquet", photos / "model", batch_size=4, workers=0)
-    assert (tmp_path / "w.parquet").read_bytes() == whole.read_bytes()
+    same(tmp_path / "w.parquet", whole)
 
 
 def test_addresses_that_cannot_be_reached_are_one_sentence(photos: Path, tmp_path: Path, here: Here) -> None:

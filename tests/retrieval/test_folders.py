@@ -1,14 +1,16 @@
-"""Plain folders are searched: their galleries are made, kept and brought up to date."""
+"""Plain folders are searched without a gallery: what was embedded is kept, and changes are followed."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder
-from proxemic.retrieval import Gallery, open_gallery
-from proxemic.retrieval.folders import kept_gallery
+from proxemic.errors import UserError
+from proxemic.models import EmbeddingModel
+from proxemic.retrieval import Gallery, folders, open_gallery
 from shelves import write_model
 
 pytestmark = pytest.mark.cpu
@@ -19,7 +21,8 @@ needs_lite = pytest.mark.skipif(
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROXEMIC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROXEMIC_CACHE_GB", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return write_folder(tmp_path / "photos", classes=3, images=2)
 
@@ -29,35 +32,51 @@ def test_a_folder_is_embedded_once_and_followed(photos: Path, tmp_path: Path) ->
     said: list[str] = []
     gallery = open_gallery(photos, model, report=said.append)
     assert len(gallery) == 6
-    assert gallery.store.address == str(kept_gallery(photos, model))
-    assert said == [
-        f"{photos} is not a gallery yet: its pictures are embedded once, by {model}, into {gallery.store.address}"
-    ]
+    assert gallery.store.address == str(photos)
+    assert said == [f"{photos}: 6 pictures were embedded by {model}, and 0 are known from before"]
     said.clear()
     assert len(open_gallery(photos, model, report=said.append)) == 6
     assert not said
     (photos / "class 00" / "0.png").rename(photos / "class 00" / "new.png")
-    (photos / "class 01" / "0.png").write_bytes((photos / "class 02" / "0.png").read_bytes())
+    (photos / "class 01" / "0.png").write_bytes((photos / "class 02" / "0.png").read_bytes() + b"1")
+    (photos / "class 02" / "1.png").unlink()
     gallery = open_gallery(photos, model, report=said.append)
-    assert len(gallery) == 6
-    assert said == [f"{gallery.store.address}: 1 added, 1 updated, 1 removed"]
+    assert len(gallery) == 5
+    assert said == [f"{photos}: 1 pictures were embedded by {model}, and 4 are known from before"]
     hits = gallery.search(photos / "class 01" / "0.png", k=2)[0]
     assert {hit.label for hit in hits} == {"class 01", "class 02"}
+    assert sorted(path.name for path in photos.iterdir()) == ["class 00", "class 01", "class 02"]
+    with pytest.raises(UserError, match="is a folder of pictures, not a gallery"):
+        gallery.remove({"label": "class 00"})
 
 
-def test_a_kept_gallery_that_cannot_be_read_is_made_anew(photos: Path, tmp_path: Path) -> None:
+def test_whitening_is_learnt_once(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a pretrained network, with few pictures."""
     model = write_model(tmp_path / "model")
-    kept = Path(open_gallery(photos, model, report=print).store.address)
-    (kept / "gallery.sqlite").write_bytes(b"of another version")
-    said: list[str] = []
-    assert len(open_gallery(photos, model, report=said.append)) == 6
-    assert said[0] == f"{kept} cannot be read and is created again"
+    monkeypatch.setattr(folders, "ENOUGH_TO_WHITEN", 5)
+    for name in ("is_pretrained_name", "sees_only"):
+        monkeypatch.setattr(folders, name, lambda _: True)
+    learnt, learn = [], folders.whitened_head
+
+    def counted(features: torch.Tensor) -> EmbeddingModel:
+        learnt.append(len(features))
+        return learn(features)
+
+    monkeypatch.setattr(folders, "whitened_head", counted)
+    first, second = (open_gallery(photos, model, report=print) for _ in range(2))
+    assert learnt == [6]
+    query = photos / "class 01" / "0.png"
+    found, again = (gallery.search(query, k=3)[0] for gallery in (first, second))
+    assert found == again
+    assert (found[0].path, found[0].distance) == (str(query), pytest.approx(0, abs=1e-6))
+    (photos / "class 00" / "0.png").unlink()
+    open_gallery(photos, model, report=print)
+    assert learnt == [6, 5]
 
 
 def test_a_gallery_is_opened_as_it_is(photos: Path, tmp_path: Path) -> None:
     Gallery.create(tmp_path / "shop", write_model(tmp_path / "model"), photos)
     assert open_gallery(tmp_path / "shop", report=print).store.address == str(tmp_path / "shop")
-    assert not (tmp_path / "cache").exists()
 
 
 @needs_lite
@@ -65,7 +84,7 @@ def test_the_first_search_takes_one_command(photos: Path, tmp_path: Path, here: 
     query = photos / "class 01" / "0.png"
     found = here("search", photos, query, "-k", "1", "--without-self", "--format", "csv")
     assert found.returncode == 0, found.stderr
-    assert "its pictures are embedded once, by timm:tf_efficientnet_lite0, into" in found.stderr
+    assert "6 pictures were embedded by timm:tf_efficientnet_lite0" in found.stderr
     assert found.stdout.splitlines()[1].split(",")[3:5] == [str(photos / "class 01" / "1.png"), "class 01"]
 
 

@@ -1,5 +1,6 @@
 """Galleries from Python: refusals, metadata of rows, and hits by definition."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, gallery, summarize_store
 from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.stores.local import LocalStore, directory
+from proxemic.retrieval.stores import local
+from proxemic.retrieval.stores.local import LocalStore
 from shelves import CLASSES, DIM, EACH, write_model
 from vectors import some_vectors, write_table
 
@@ -174,7 +176,7 @@ def test_a_picture_that_changed_is_said_and_embedded_again(
     assert made.add(tmp_path / "photos").changed == 0
     shutil.copy(shelf / "photos" / "class 05" / "3.png", first)
     with monkeypatch.context() as patch:
-        patch.setattr(directory.Change, "add", lambda *_: 1 / 0)
+        patch.setattr(local, "append", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             made.add(tmp_path / "photos", update=True)
     assert len(made) == EACH  # nothing is lost in between
@@ -187,6 +189,13 @@ def test_a_picture_that_changed_is_said_and_embedded_again(
     assert (hit.path, hit.label, hit.columns, len(made)) == (str(first), "cap", {"shop": "Köln"}, EACH)
     assert hit.distance < 1e-5
     assert made.search(second, k=1)[0][0].id == before[str(second)].id
+    # Another file of equal size and time.
+    status = first.stat()
+    content = (shelf / "photos" / "class 04" / "2.png").read_bytes()
+    first.write_bytes(content.ljust(status.st_size, b"\0")[: status.st_size])
+    os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (first.stat().st_size, first.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert made.add(tmp_path / "photos", update=True).updated == 1
     # A file that is being written, say, keeps its vector.
     first.write_bytes(first.read_bytes()[:99])
     again = made.add(first, update=True)
@@ -398,6 +407,17 @@ def test_nothing_is_made_of_a_source_that_cannot_be_read(shelf: Path, tmp_path: 
     with pytest.raises(UserError, match="is not a model"):
         Gallery.create(tmp_path / "shop", shelf / "photos", shelf / "photos")
     assert not (tmp_path / "shop").exists()
+
+
+def test_a_creation_that_was_killed_goes_on(shelf: Path, tmp_path: Path) -> None:
+    Gallery.create(tmp_path / "shop", shelf / "model").close()  # as one that was killed while it embedded
+    made = Gallery.create(tmp_path / "shop", shelf / "model", shelf / "photos")
+    assert made.added.rows == len(made) == CLASSES * EACH
+    with pytest.raises(UserError, match="holds a gallery: add to it"):
+        Gallery.create(tmp_path / "shop", shelf / "model", shelf / "photos")
+    Gallery.create(tmp_path / "other", dim=3).close()
+    with pytest.raises(UserError, match="holds a gallery"):
+        Gallery.create(tmp_path / "other", shelf / "model", shelf / "photos")
 
 
 @pytest.mark.parametrize("error", [UserError("The disk is full."), KeyboardInterrupt()])

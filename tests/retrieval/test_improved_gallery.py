@@ -156,7 +156,7 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     transformers.Dinov2Model(config).save_pretrained(tmp_path / "vit")
     for module in ("gallery", "improvement"):
         monkeypatch.setattr(f"proxemic.retrieval.{module}.ENOUGH_TO_WHITEN", 90)
-    monkeypatch.setattr("proxemic.retrieval.gallery._SAMPLE", 60)  # from which whitening is learnt
+    monkeypatch.setattr("proxemic.retrieval.gallery.SAMPLE", 60)  # from which whitening is learnt
     words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
     said = here(*words)
     assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"

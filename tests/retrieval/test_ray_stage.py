@@ -19,19 +19,19 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from proxemic.retrieval import EmbedStage, embed_to_file, parts
-from proxemic.retrieval.ray_stage import import_ray
+from proxemic.retrieval import EmbedStage, embed_to_file, ray_stage
+from proxemic.runs.kept import Keeping
 
-ray = import_ray()
-init, write, killed = ray.init, parts.Parts.write, []
-parts._IMAGES = 4
+ray = ray_stage.import_ray()
+init, add, killed = ray.init, Keeping.add, []
+ray_stage._TOGETHER = 4
 folder = Path(sys.argv[1])
 
 def small(address, **settings):
     return init(address, num_cpus=2, object_store_memory=80_000_000, **settings)
 
 def kill_one(*words):
-    write(*words)
+    add(*words)
     for process in Path("/proc").glob("[0-9]*") if not killed else ():
         try:
             ours = os.environ["OF_THIS_TEST"].encode() in (process / "environ").read_bytes()
@@ -44,12 +44,14 @@ def kill_one(*words):
         killed[:] = [0, number] if number else killed
 
 def kill_once(*words):
-    kill_one(*words) if not killed else write(*words)
+    kill_one(*words) if not killed else add(*words)
 
-ray.init, parts.Parts.write = small, kill_once
+ray.init, Keeping.add = small, kill_once
 shutdown, ray.shutdown = ray.shutdown, lambda: None  # to start once is slow enough
 written = embed_to_file(folder / "photos", folder / "ray.parquet", folder / "model", batch_size=4, engine="ray")
 print(written.rows, len(killed))
+again = embed_to_file(folder / "photos", folder / "again.parquet", folder / "model", batch_size=4, engine="ray")
+assert (again.rows, again.embedded) == (40, 0)
 ray.data.DataContext.get_current().enable_progress_bars = False
 images = ray.data.read_images(str(folder / "photos"), include_paths=True)
 rows = images.map_batches(EmbedStage, fn_constructor_args=(str(folder / "model"),), batch_size=8, concurrency=1)
@@ -88,6 +90,7 @@ def test_the_stage_embeds_a_column(photos: Path) -> None:
 def test_a_cluster_embeds_all_though_a_worker_is_killed(photos: Path) -> None:
     pytest.importorskip("ray")
     environment = {**TERMINAL, "OF_THIS_TEST": str(photos), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment |= {"PROXEMIC_CACHE": str(photos / "cache"), "PROXEMIC_CACHE_GB": "1"}
     (photos / "here").mkdir()
     for name in ("numpy", "torch", "json", "yaml"):  # the processes import nothing from where the command is run
         (photos / "here" / f"{name}.py").write_text(f"open({str(photos / 'sprung')!r}, 'w')")
@@ -96,6 +99,7 @@ def test_a_cluster_embeds_all_though_a_worker_is_killed(photos: Path) -> None:
     assert not (photos / "sprung").exists()
     assert done.stdout.split()[-2:] == ["40", "2"], done
     embed_to_file(photos / "photos", photos / "local.parquet", photos / "model", batch_size=4, workers=0)
-    assert (photos / "ray.parquet").read_bytes() == (photos / "local.parquet").read_bytes()
     local = read_embeddings(photos / "local.parquet").embeddings
+    for name in ("ray.parquet", "again.parquet"):
+        torch.testing.assert_close(read_embeddings(photos / name).embeddings, local, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(torch.from_numpy(np.load(photos / "stage.npy")), local)

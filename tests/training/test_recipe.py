@@ -37,10 +37,6 @@ REFUSED = {
     f"{ANNEAL}.begin=1 {ANNEAL}.epochs=1": "epochs is 1, but must be at least 2",
     f"--training.epochs=3 {ANNEAL}.begin=1 {ANNEAL}.epochs=4": "but the training has 3 epochs",
     f"--training.epochs=3 {ANNEAL}.begin=1 {ANNEAL}.epochs=3 --second_phase.epochs=1": "first phase has 2 epochs",
-    "--features.cache=true --model.train=all": "but model.train is all, which changes the features",
-    "--features.cache=true --model.train=head --model.pooling=gem": "is gem, whose power is trained",
-    "--features.cache=true --features.copies=0": "copies is 0, but must be from 1 to 10000",
-    "--features.copies=2": "features.copies is 2, but features.cache is false",
     "--training.callbacks=[{class_path: proxemic.training.Snapshots, init_args: {every_n_epochs: 0}}]": "epochs is 0",
 }
 

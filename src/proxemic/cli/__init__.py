@@ -70,6 +70,7 @@ _GROUPS: Mapping[str, Addresses] = {
             "List the recipes, show every value of one, or explain a key",
             _in("proxemic.cli.recipes", "list", "show", "explain"),
         ),
+        **_in("proxemic.cli.cache", "cache"),
     },
 }
 

@@ -22,8 +22,8 @@ _SHOWN = 10
 def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **options: Any) -> None:
     """Embed pictures, with or without labels, into a file of vectors.
 
-    After an interruption, the same command continues from the folder FILE.parts beside the output, and writes the same
-    bytes. Under torchrun, several processes share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
+    After an interruption, the same command continues; vectors are then equal to 1e-6. Under torchrun, several processes
+    of a machine share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
 
     Args:
         sources (SOURCE): Folders, tables (.csv, .tsv, .parquet) with the column path, pictures, patterns such as
@@ -35,17 +35,13 @@ def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **op
             timm:tf_efficientnet_lite0).
         ray_address (ADDRESS)
     """
-    from proxemic.data.remote import path_or_address
-    from proxemic.retrieval.bulk import embed_to_file, working_folder
+    from proxemic.retrieval.bulk import embed_to_file
     from proxemic.runs.evaluate import computed_in
 
     try:
         written = embed_to_file(sources, out, model, report=say, **options)
     except KeyboardInterrupt:
-        raise UserError(
-            f"Stopped: what was embedded is kept in {working_folder(path_or_address(out))}, and the same command goes "
-            "on there."
-        ) from None
+        raise UserError("Stopped: what was embedded is kept, and the same command goes on.") from None
     if written is not None:
         rate = f", {written.embedded / written.seconds:,.0f} images/s" if written.embedded else ""
         print(f"{written.rows:,} x {written.dim} in {written.path}{computed_in(written.precision)}{rate}")

@@ -170,6 +170,12 @@ def without_head(model: EmbeddingModel) -> EmbeddingModel:
     return bare
 
 
+def head_alone(config: ModelConfig, features: int) -> EmbeddingModel:
+    """Return a new linear head as a model of its own, which maps pooled features to embeddings."""
+    size, unit = config.embedding_size, config.unit_features
+    return build_model(ModelConfig("none", embedding_size=size, input_size=features, unit_features=unit))
+
+
 def build_model(config: ModelConfig) -> EmbeddingModel:
     """Build the network that a configuration describes, with its initial or pretrained weights.
 

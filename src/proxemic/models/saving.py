@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.backbones.text_towers import TOKENIZER
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
 from proxemic.models.config import ONNX, ModelConfig
-from proxemic.models.model import EmbeddingModel, build_model
+from proxemic.models.model import EmbeddingModel, build_model, head_alone
 from proxemic.models.plain import plain_state, shapes_of, unwrapped
 from proxemic.models.weights_files import read_shapes
 
@@ -30,7 +30,9 @@ FORMAT = 1
 WEIGHTS, DESCRIPTION, FROZEN = "model.safetensors", "model.json", "backbone.onnx"
 
 
-def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[str, Any]) -> None:
+def save_model(
+    directory: str | Path, model: nn.Module, preprocessing: Mapping[str, Any], *, features_by: str | None = None
+) -> None:
     """Save a model so that `load_model` returns one with bit-identical embeddings.
 
     Each file is replaced atomically; `model.json` contains the checksum of the weights, so that loading detects an
@@ -46,6 +48,8 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
         directory: Folder for `model.safetensors` and `model.json`; created if it does not exist.
         model: An `EmbeddingModel` with float32 weights, which may be wrapped.
         preprocessing: Preprocessing of the images as plain JSON data (tuples are loaded as lists).
+        features_by: The checksum of the model that makes the features from which the head makes embeddings, if the
+            model was joined of both.
 
     Raises:
         ValueError: If preprocessing is not plain data, weights are not float32, or the model has other tensors than
@@ -82,6 +86,7 @@ def save_model(directory: str | Path, model: nn.Module, preprocessing: Mapping[s
         **({"network": backbone.description()} if isinstance(backbone, TransformersBackbone | OnnxBackbone) else {}),
         "preprocessing": dict(preprocessing),
         "sha256": hashlib.sha256(weights).hexdigest(),
+        **({} if features_by is None else {"features_by": features_by}),
         "libraries": {
             name: distribution.version
             for name in ("proxemic", "torch", "timm", "transformers", "onnxruntime")
@@ -106,6 +111,43 @@ def is_model(path: Path) -> bool:
     return path.suffix.lower() == ONNX or path.name == WEIGHTS or is_weights
 
 
+@dataclass(frozen=True)
+class Description:
+    """The content of the `model.json` of a saved model.
+
+    Args:
+        config: The configuration of the network.
+        preprocessing: The preprocessing of its images.
+        network: What else the network needs to be built.
+        sha256: The checksum of the weights.
+        features_by: The checksum of the model that makes the features from which its head makes embeddings; None if it
+            was saved as a whole.
+    """
+
+    config: ModelConfig
+    preprocessing: dict[str, Any]
+    network: dict[str, Any]
+    sha256: str
+    features_by: str | None
+
+
+def read_description(path: str | Path, backbone: type[nn.Module] | None = None) -> Description:
+    """Read what `save_model` wrote beside the weights; the arguments and errors are those of `load_model`."""
+    file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
+    try:
+        content = _read(file)
+        if content["format"] != FORMAT:
+            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
+        described: dict[str, Any] = dict(content["config"])
+        described |= _custom_backbone(described.get("backbone"), backbone)
+        facts = (dict(content["preprocessing"]), dict(content.get("network", {})), str(content["sha256"]))
+        return Description(ModelConfig(**described), *facts, content.get("features_by"))
+    except KeyError as error:
+        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not describe a model: {error}") from error
+
+
 def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:
     """Load a model that `save_model` wrote, on the CPU and in evaluation mode, without internet access.
 
@@ -125,19 +167,8 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
     check_regular(weights_file)
     file = weights_file.with_name(DESCRIPTION)
-    try:
-        content = _read(file)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
-        described: dict[str, Any] = dict(content["config"])
-        described |= _custom_backbone(described.get("backbone"), backbone)
-        config = ModelConfig(**described)
-        preprocessing, network = dict(content["preprocessing"]), dict(content.get("network", {}))
-        sha256 = content["sha256"]
-    except KeyError as error:
-        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model: {error}") from error
+    description = read_description(weights_file, backbone)
+    config, network = description.config, description.network
     onnx = _read_network(file, config, network) if config.backbone_name.endswith(ONNX) else None
 
     def build() -> EmbeddingModel:
@@ -156,7 +187,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
         tensors = safetensors.torch.load(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
-    if hashlib.sha256(weights).hexdigest() != sha256:
+    if hashlib.sha256(weights).hexdigest() != description.sha256:
         raise ValueError(f"{weights_file} is not the file that {file} describes; save the model again")
     model = build()
     try:
@@ -167,7 +198,17 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     model.config = config
     if isinstance(model.backbone, TransformersBackbone) and file.with_name(TOKENIZER).is_file():
         model.backbone.tokenizer = file.with_name(TOKENIZER).read_text(encoding="utf-8")
-    return model.eval(), preprocessing
+    return model.eval(), description.preprocessing
+
+
+def load_head(path: str | Path) -> EmbeddingModel:
+    """Load the head of a saved model alone, which maps pooled features to embeddings."""
+    config = read_description(path).config
+    with safetensors.safe_open(Path(path) / WEIGHTS if Path(path).is_dir() else Path(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith("head.")}  # noqa: SIM118
+    head = head_alone(config, next(tensor.shape[1] for tensor in tensors.values() if tensor.ndim == 2))
+    head.load_state_dict(tensors)
+    return head.eval()
 
 
 def read_checksum(path: str | Path) -> str:

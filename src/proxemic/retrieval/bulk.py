@@ -1,19 +1,18 @@
 """Embed many pictures into a file, by one process or several, and resume after a kill."""
 
-import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import platformdirs
+import numpy as np
 import torch
-from tqdm import tqdm
+from jaxtyping import Float32
 
+from proxemic.caches import cache_folder
 from proxemic.data.embeddings import (
     GROUP,
     beside,
@@ -26,16 +25,15 @@ from proxemic.data.remote import path_or_address, remove_file, write_to
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, list_pictures
 from proxemic.errors import UserError
-from proxemic.files import readable, write_csv
-from proxemic.locks import exclusive_lock
+from proxemic.files import readable, working_folder, write_csv
 from proxemic.outputs import check_output, has_columns, is_embeddings
-from proxemic.retrieval.embedder import Embedder, check_reading, enough_workers
-from proxemic.retrieval.parts import Parts
+from proxemic.retrieval.embedder import Embedded, Embedder, check_reading, enough_workers
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.runs.evaluate import EvaluationPrecision
 from proxemic.runs.pretrained import DEFAULT_MODEL
-from proxemic.runs.processes import Processes, join_processes
+from proxemic.runs.processes import join_processes
 
+_TOGETHER = 1024  # pictures in a row that a process embeds
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -50,7 +48,7 @@ class EmbeddedFile:
         precision: Precision in which the embeddings were computed.
         unreadable: Why pictures could not be read, by their names.
         others: Files beside it: the list of unreadable pictures and, for .npy, the table and the metadata.
-        embedded: Pictures embedded by this call, not by an interrupted one before.
+        embedded: Pictures that this call has embedded; the vectors of the others were known from before.
         seconds: Time of embedding and writing.
     """
 
@@ -80,16 +78,16 @@ def embed_to_file(
 ) -> EmbeddedFile | None:
     """Embed pictures, with or without labels, and write the embeddings to a file.
 
-    Finished parts are stored in the folder ``OUT.parts`` beside the file until the file is written, so that the same
-    call continues after a kill; pictures that have changed meanwhile are embedded again. The file has the same bytes
-    whether the work was interrupted or not, and with one process or several.
+    The vectors are kept in the user's cache as they are made, so that the same call continues after a kill, and so that
+    pictures that any command has embedded before are not embedded again. Such vectors differ by up to 1e-6 from those
+    of an uninterrupted call, as a network rounds differently in other batches.
 
     Args:
         sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a model that is
             only a head, one file of vectors.
         out: A .parquet file, with paths and, if there are any, labels; or a .npy file, with these in ``OUT.paths.csv``
             and the checksum of the model in ``OUT.json`` beside it. ``OUT`` is the name without its ending. May be an
-            address, such as ``s3://bucket/vectors.parquet``; finished parts are then stored in the user's cache folder.
+            address, such as ``s3://bucket/vectors.parquet``.
         model: A run, a ``model.safetensors``, an ONNX file, or a name, see `Embedder.load`; None takes
             EfficientNet-Lite0 with ImageNet's weights.
         batch_size: Pictures per batch of the network, in each process.
@@ -124,10 +122,11 @@ def embed_to_file(
     check_output(beside(target, "unreadable.csv"), has_columns(("path", "why")), listed)
     if Path(target).suffix.lower() == ".npy":
         check_output(beside(target, "paths.csv"), has_columns(("path",)), listed)
-    folder = working_folder(target)
-    again = f"Start the same command again, and it goes on from {folder}."
-    with join_processes(again) as processes:
+    with join_processes("Start the same command again, and it goes on.") as processes:
         say = (report or getLogger("proxemic").info) if processes.is_first else lambda _: None
+        beside_each_other = int(os.environ.get("LOCAL_WORLD_SIZE", processes.world))
+        if beside_each_other < processes.world:
+            raise UserError("Several machines do not share what they embed: start this on one, or use --engine ray.")
         if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
         if model is None:
@@ -138,32 +137,60 @@ def embed_to_file(
             say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
         for note in pictures.notes:
             say(note)
-        # The first process locks the folder for all processes.
-        with exclusive_lock(folder) if processes.is_first else nullcontext():
-            processes.wait()
-            if workers is None:
-                workers = enough_workers(int(os.environ.get("LOCAL_WORLD_SIZE", processes.world)))
-            began = time.monotonic()
-            parts = Parts(folder, embedder, pictures, batch_size)
-            on_ray = (ray_address, device) if engine == "ray" else None
-            embedded = _embed(parts, processes, workers, on_ray, say)
-            if not processes.is_first:
-                return None
-            places, unreadable = parts.known()
-            named = {**pictures.unreadable, **{pictures.names[place]: why for place, why in unreadable.items()}}
-            others = _write(parts, places, named, target, strict, say)
-            made = (len(places), embedder.dim, embedder.precision, named, others, embedded)
-            written = EmbeddedFile(target, *made, seconds=time.monotonic() - began)
-        parts.remove()
-        return written
+        workers = enough_workers(beside_each_other) if workers is None else workers
+        reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers}
+        began = time.monotonic()
+        if processes.world > 1:  # each keeps the vectors of its share, and the first process reads them all
+            share = np.arange(len(pictures)) // _TOGETHER % processes.world == processes.rank
+            own = pictures.pixels.select(np.flatnonzero(share))
+            for _ in embedder.embed_readable(own, description="embedding" if processes.is_first else None, **reading):
+                pass
+        made = sum(map(int, processes.all_gather(str(embedder.computed))))
+        if not processes.is_first:
+            return None
+        place = target if isinstance(target, Path) else cache_folder("embedding") / "vectors"
+        with working_folder(place) as folder:
+            if engine == "ray":
+                parts = embed_on_ray(embedder, pictures, batch_size, ray_address, device)
+            else:
+                parts = embedder.embed_readable(pictures.pixels, description="embedding", **reading)
+            spool = _Spool(folder, embedder, pictures, parts)
+            made += spool.computed
+            if known := len(spool.places) - made:
+                say(f"{known:,} of {len(pictures):,} pictures were embedded before.")
+            unreadable = {**pictures.unreadable, **spool.unreadable}
+            others = _write(spool, unreadable, target, strict, say)
+        facts = (len(spool.places), embedder.dim, embedder.precision, unreadable, others, made)
+        return EmbeddedFile(target, *facts, seconds=time.monotonic() - began)
 
 
-def working_folder(target: Path | str) -> Path:
-    """Return the folder that stores finished parts until the file is written."""
-    if isinstance(target, Path):
-        return target.with_name(f"{target.name}.parts")
-    known = hashlib.sha256(target.encode()).hexdigest()[:16]
-    return platformdirs.user_cache_path("proxemic") / "embedding" / known
+class _Spool:
+    """All embeddings in a temporary file, as formats state first how many there are; they come in any order."""
+
+    def __init__(self, folder: Path, embedder: Embedder, pictures: Rows, parts: Iterable[Embedded]) -> None:
+        self.folder, self.embedder, self.pictures = folder, embedder, pictures
+        shape = (max(1, len(pictures)), embedder.dim)
+        self._rows = np.memmap(folder / "vectors", "<f4", "w+", shape=shape)
+        self.unreadable: dict[str, str] = {}
+        self.computed = 0
+        places = list[int]()
+        for part in parts:
+            if not (good := part.embeddings.isfinite().all(1)).all():
+                place = part.places[int((~good).nonzero()[0])]
+                raise ValueError(
+                    f"{pictures.names[place]}: the model's embedding has numbers that are not finite: leave it out, or "
+                    "compute with --precision 32-true."
+                )
+            self._rows[part.places] = part.embeddings.numpy()
+            places += part.places
+            self.computed += len(part.places) - part.known
+            self.unreadable |= {pictures.names[place]: why for place, why in part.unreadable.items()}
+        self.places = sorted(places)
+
+    def chunks(self) -> Iterator[Float32[np.ndarray, "rows dim"]]:
+        """Yield all embeddings in order, in chunks of equal size; the last may be smaller."""
+        for first in range(0, len(self.places), GROUP):
+            yield self._rows[self.places[first : first + GROUP]]
 
 
 def _list(embedder: Embedder, sources: Sources) -> Rows:
@@ -179,57 +206,16 @@ def _list(embedder: Embedder, sources: Sources) -> Rows:
     return rows if rows.has("path") else rows.with_texts(path=[f"row {row}" for row in range(1, len(rows) + 1)])
 
 
-def _embed(
-    parts: Parts,
-    processes: Processes,
-    workers: int,
-    on_ray: tuple[str | None, str] | None,
-    say: Callable[[str], object],
-) -> int:
-    """Embed the missing parts, each process its share; return the number of pictures of all processes."""
-    missing = parts.missing()
-    digests = processes.all_gather(f"{parts.digest} {missing}")
-    if len(set(digests)) > 1:
-        raise UserError(
-            "The processes do not see the same pictures and the same working folder: give --out and sources that all "
-            "machines share."
-        )
-    count = sum(map(parts.count, missing))
-    if len(missing) < len(parts):
-        done = len(parts.pictures) - count
-        say(f"{done:,} of {len(parts.pictures):,} were embedded before: going on from {parts.folder}.")
-    share = missing[processes.rank :: processes.world]
-    of = f", process 1 of {processes.world}" if processes.world > 1 else ""
-    with tqdm(
-        total=sum(map(parts.count, share)),
-        desc=f"embedding{of}",
-        unit="image",
-        leave=False,
-        disable=None if processes.is_first else True,
-        smoothing=0.05,
-    ) as bar:
-        if on_ray is None:
-            parts.embed(share, workers, bar.update)
-        elif share:
-            embed_on_ray(parts, share, *on_ray, bar.update)
-    processes.wait()
-    return count
-
-
 def _write(
-    parts: Parts,
-    places: list[int],
-    unreadable: dict[str, str],
-    out: Path | str,
-    strict: bool,
-    say: Callable[[str], object],
+    spool: _Spool, unreadable: dict[str, str], out: Path | str, strict: bool, say: Callable[[str], object]
 ) -> tuple[Path | str, ...]:
     """Write all files, the embeddings last; return the other files."""
+    pictures, embedder, places = spool.pictures, spool.embedder, spool.places
     listed = beside(out, "unreadable.csv")
     others: list[Path | str] = []
     if unreadable:
         listing = ((absolute(name), why) for name, why in unreadable.items())
-        with write_to(listed, parts.folder) as temporary:
+        with write_to(listed, spool.folder) as temporary:
             write_csv(temporary, ("path", "why"), listing)
         others.append(listed)
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
@@ -237,22 +223,16 @@ def _write(
         count = len(unreadable) + len(places)
         said = f"{len(unreadable):,} of {count:,} pictures cannot be read, listed in {listed} ({few})"
         if not places:
-            parts.remove()
             raise UserError(f"None of {len(unreadable):,} pictures can be read, listed in {listed} ({few}).")
         if strict:
-            parts.forget_unreadable()
-            raise UserError(
-                f"{said}: mend them, or leave them out, and start the same command again; the others are kept in "
-                f"{parts.folder}."
-            )
+            raise UserError(f"{said}: mend them, or leave them out, and start the same command again.")
         say(f"{said}.")
     else:
         remove_file(listed)
-    shown = parts.pictures.take(places) if len(places) < len(parts.pictures) else parts.pictures
-    if not parts.embedder.takes_vectors:  # names of vectors need not be paths
+    shown = pictures.take(places) if len(places) < len(pictures) else pictures
+    if not embedder.takes_vectors:  # names of vectors need not be paths
         shown = shown.with_texts(path=[absolute(name) for name in shown.names])
     others += files_of_embeddings(out)[1:]
-    shape = (len(places), parts.embedder.dim)
-    shown = replace(shown, made_by=parts.embedder.checksum, precision=parts.embedder.precision)
-    write_embedding_chunks(out, parts.chunks(GROUP), shape, shown, parts.folder)
+    shown = replace(shown, made_by=embedder.checksum, precision=embedder.precision)
+    write_embedding_chunks(out, spool.chunks(), (len(places), embedder.dim), shown, spool.folder)
     return tuple(others)

@@ -356,7 +356,7 @@ def _embed_held_out(
         assert images is not None
         assert isinstance(embedder.transform, Preprocessing)
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "precision": embedder.precision}
-        vectors = embed_images(embedder.model, images, embedder.transform, **reading)
+        vectors = embed_images(embedder.model, images, embedder.transform, checksum=embedder.kept_by, **reading)
         description = f"{split} classes of {embedder.path}"
         return HeldOut(vectors, images.labels, description, embedder.distance, images.sequences)
     if isinstance(source, Rows):

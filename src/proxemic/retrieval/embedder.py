@@ -1,5 +1,6 @@
 """Embed pictures and texts with a trained network and the preprocessing of its images."""
 
+import copy
 import hashlib
 import json
 import os
@@ -8,14 +9,14 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -24,7 +25,7 @@ from tqdm import tqdm
 
 from proxemic.arrays import as_tensor
 from proxemic.data import read_image
-from proxemic.data.pixels import Pixels
+from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.reading import ImageInput, UnreadableImageError
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
@@ -33,14 +34,16 @@ from proxemic.models.backbones.text_towers import no_text_tower, parse_tokenizer
 from proxemic.models.backbones.timm_models import TimmBackbone
 from proxemic.models.config import ONNX
 from proxemic.models.folding import fold_batch_norm
+from proxemic.models.model import without_head
 from proxemic.models.outputs import embeddings_in
-from proxemic.models.saving import has_own_backbone
+from proxemic.models.saving import DESCRIPTION, has_own_backbone, load_head, read_description
 from proxemic.ranges import check_range
 from proxemic.retrieval.stores.store import Distance, GalleryInfo
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_batches, load_embedder, pick_device
 from proxemic.runs.evaluate import EvaluationPrecision
-from proxemic.runs.library_preprocessing import AnyPreprocessing
+from proxemic.runs.kept import Keeping, KeptVectors, PictureKeys, kept_vectors
+from proxemic.runs.library_preprocessing import AnyPreprocessing, read_preprocessing
 from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.pretrained import model_path
 from proxemic.runs.workers import worker_settings
@@ -50,6 +53,8 @@ Transform = Callable[[Image.Image], Any]
 
 Picture = ImageInput | Tensor
 """A picture for `Embedder.embed`: any input of `read_image`, or a prepared tensor `[C, H, W]`."""
+
+_AT_ONCE = 8192  # kept outputs that are read at once
 
 Prepared = tuple[Tensor, list[int], dict[int, str]]
 """A batch: the readable pictures, their places, and by place why the others cannot be read."""
@@ -68,18 +73,31 @@ class Embedded:
     embeddings: Float32[Tensor, "readable dim"]
     places: list[int]
     unreadable: dict[int, str] = field(default_factory=dict)
+    known: int = 0
+    """How many of them were embedded before."""
 
     def __len__(self) -> int:
         return len(self.places) + len(self.unreadable)
 
     @classmethod
-    def join(cls, parts: Sequence["Embedded"]) -> "Embedded":
+    def join(cls, parts: Sequence["Embedded"], dim: int) -> "Embedded":
         """Concatenate parts."""
         return cls(
-            torch.cat([part.embeddings for part in parts]),
+            torch.cat([part.embeddings for part in parts if part.places] or [torch.empty(0, dim)]),
             [place for part in parts for place in part.places],
             {place: why for part in parts for place, why in part.unreadable.items()},
+            sum(part.known for part in parts),
         )
+
+    def at(self, places: Int64[np.ndarray, " chosen"]) -> "Embedded":
+        """Return the same for pictures that were chosen by their places among others."""
+        unreadable = {int(places[place]): why for place, why in self.unreadable.items()}
+        return Embedded(self.embeddings, places[self.places].tolist(), unreadable, self.known)
+
+    def in_order(self) -> "Embedded":
+        """Return the same, ordered by place."""
+        order = np.argsort(self.places, kind="stable")
+        return replace(self, embeddings=self.embeddings[order], places=np.array(self.places)[order].tolist())
 
 
 class Preparation:
@@ -220,6 +238,9 @@ class Embedder:
             allowed = " or ".join(get_args(EvaluationPrecision))
             raise ValueError(f"precision is {precision!r}, but must be {allowed}.")
         self.model = model.eval()
+        self.source = self
+        self.head = None
+        self.kept_by = None
         self.transform = transform
         self.distance: Distance = distance
         self.path = path
@@ -229,6 +250,15 @@ class Embedder:
         self._checksum = checksum
         self._dim = dim
         self.prepare = Preparation(transform)
+
+    source: "Embedder"
+    """The model whose outputs are kept: this one's embeddings are their first numbers, or what a head makes of them."""
+    head: EmbeddingModel | None
+    """The head that makes embeddings from the outputs of `source`."""
+    kept_by: str | None
+    """The checksum by which its outputs are kept; None if they are not."""
+    computed: int = 0
+    """How many pictures this model has embedded itself: their vectors were not kept from before."""
 
     @classmethod
     def load(
@@ -260,7 +290,9 @@ class Embedder:
         if path.suffix.lower() == ONNX:
             model, preprocessing, usage, file = read_onnx_model(path)
             distance = _checked_distance(usage.get("distance", "cosine"), file)
-            return cls(model, preprocessing, distance=distance, checksum=read_checksum(path), **facts)
+            embedder = cls(model, preprocessing, distance=distance, checksum=read_checksum(path), **facts)
+            embedder.kept_by = embedder.checksum
+            return embedder
         folder = path if path.is_dir() else path.parent
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
@@ -271,12 +303,13 @@ class Embedder:
             from proxemic.recipes.reader import own_backbone  # which imports much
 
             backbone = own_backbone(folder)
-        model, preprocessing = load_embedder(path, backbone)
-        for part in [*model.modules()]:
-            if isinstance(part, TimmBackbone):
-                part.network = fold_batch_norm(part.network.eval())
-        model.to(_device(device))
-        return cls(model, preprocessing, distance=_distance_of(folder), checksum=read_checksum(path), **facts)
+        return _SavedEmbedder(
+            path.absolute(),
+            device=_device(device),
+            backbone=backbone,
+            distance=_distance_of(folder),
+            precision=precision,
+        )
 
     def first(self, dim: int) -> "Embedder":
         """Return an embedder that keeps the first numbers of each embedding.
@@ -293,9 +326,19 @@ class Embedder:
             raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the numbers of an embedding.")
         if dim == self.dim:
             return self
-        facts: dict[str, Any] = {"distance": self.distance, "path": self.path, "precision": self.precision}
-        checksum = first_checksum(self.checksum, dim)
-        return Embedder(self.model, self.transform, checksum=checksum, dim=dim, **facts)
+        cut = copy.copy(self)
+        for name in ("dim", "checksum", "network"):
+            vars(cut).pop(name, None)
+        cut._checksum, cut._dim = first_checksum(self.checksum, dim), dim
+        return cut
+
+    def with_head(self, head: EmbeddingModel, checksum: str) -> "Embedder":
+        """Return an embedder that applies a head to the embeddings of this one."""
+        made = copy.copy(self)
+        for name in ("dim", "checksum", "network"):
+            vars(made).pop(name, None)
+        made.head, made.dim, made._checksum = head, head.config.embedding_size, checksum
+        return made
 
     def as_in(self, info: GalleryInfo) -> "Embedder":
         """Return this embedder, cut to the first numbers of an embedding if the gallery keeps only these."""
@@ -335,13 +378,18 @@ class Embedder:
     @cached_property
     def network(self) -> nn.Module:
         """The model as a module that maps prepared images ``[B, C, H, W]`` to a tensor of embeddings ``[B, D]``."""
-        return _Tensors(self.model, self._keep)
+        return _Tensors(self.model, self._first)
 
-    def _keep(self, embeddings: Tensor) -> Tensor:
+    def _first(self, embeddings: Tensor) -> Tensor:
         if self._dim is None:
             return embeddings
-        kept = embeddings[:, : self._dim].float()
-        return normalize(kept, dim=1) if self.distance == "cosine" else kept
+        first = embeddings[:, : self._dim].float()
+        return normalize(first, dim=1) if self.distance == "cosine" else first
+
+    @torch.no_grad()
+    def finish(self, outputs: Float32[Tensor, "images outputs"]) -> Float32[Tensor, "images dim"]:
+        """Turn outputs of `source` into embeddings."""
+        return self._first(outputs if self.head is None else self.head(outputs))
 
     @cached_property
     def dim(self) -> int:
@@ -378,7 +426,9 @@ class Embedder:
             one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor)
             listed = cast("Sequence[Picture]", [pictures] if one else pictures)
             batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
-        return torch.cat([*embed_batches(self.network, batches, self.precision)] or [torch.empty(0, self.dim)])
+        if not (outputs := [*embed_batches(self.source.network, batches, self.precision)]):
+            return torch.empty(0, self.dim)
+        return self.finish(torch.cat(outputs))
 
     def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
         """Embed texts in the space of the pictures, and return float32 embeddings ``[texts, dim]`` on the CPU.
@@ -401,7 +451,7 @@ class Embedder:
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
         check_reading(batch_size)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
-        return self._keep(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
+        return self._first(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
 
     def embed_readable(
         self,
@@ -412,10 +462,73 @@ class Embedder:
         workers: int = 0,
         description: str | None = None,
     ) -> Iterator[Embedded]:
-        """Embed the readable pictures in parts of `at_least` pictures; a `description` shows a progress bar."""
+        """Embed the readable pictures in parts of `at_least` pictures; a `description` shows a progress bar.
+
+        Vectors that a command has made before, by a saved model from picture files, are read from the user's cache, and
+        new ones are kept there.
+        """
         if self.takes_vectors != isinstance(pictures, Vectors):
             takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
             raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
+        held: list[Embedded] = []
+        hidden = True if description is None else None  # None shows the bar on terminals
+        with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=hidden) as bar:
+            for part in self.source._outputs(pictures, batch_size, workers):
+                held.append(replace(part, embeddings=self.finish(part.embeddings)) if part.places else part)
+                bar.update(len(part))
+                if sum(map(len, held)) >= at_least:
+                    yield Embedded.join(held, self.dim)
+                    held.clear()
+        if held:
+            yield Embedded.join(held, self.dim)
+
+    @property
+    def kept(self) -> KeptVectors | None:
+        """The kept outputs of this model; None if it was not saved, or a class of the user's own computes them."""
+        if self.kept_by is None or not isinstance(self.transform, AnyPreprocessing):
+            return None
+        return kept_vectors(self.kept_by, self.transform, self.precision)
+
+    def keeping(self, pictures: Sequence[Picture] | Pixels | Vectors) -> Keeping | None:
+        """Return what is kept of the outputs for pictures, and keeps others; None if they are not saved files."""
+        if type(pictures) is not FilePixels or (kept := self.kept) is None:
+            return None
+        return Keeping(kept, PictureKeys.of(pictures))
+
+    def _outputs(
+        self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int
+    ) -> Iterator[Embedded]:
+        """Read the kept outputs of pictures; compute the others, and keep them."""
+        keeping = self.keeping(pictures)
+        if keeping is None or not isinstance(pictures, FilePixels):
+            yield from self.compute(pictures, batch_size, workers)
+            return
+        missing, done = keeping.missing, 0
+        with keeping:
+            for batch in self.compute(pictures.select(missing), batch_size, workers) if len(missing) else ():
+                new = batch.at(missing)
+                keeping.add(new.places, new.embeddings.numpy())
+                end = 1 + max(*new.places, *new.unreadable, done)
+                yield from self._read(keeping, pictures, range(done, end), new)
+                done = end
+        for first in range(done, len(pictures), _AT_ONCE):
+            yield from self._read(keeping, pictures, range(first, min(first + _AT_ONCE, len(pictures))))
+
+    def _read(self, keeping: Keeping, pictures: FilePixels, between: range, *new: Embedded) -> Iterator[Embedded]:
+        """Yield the kept outputs of the pictures between two places, with the new ones among them, in order."""
+        places, parts = keeping.known(between), [*new]
+        if len(places):
+            try:
+                outputs = torch.from_numpy(keeping.read(places))
+                parts.append(Embedded(outputs, places.tolist(), known=len(places)))
+            except KeyError:  # they were removed meanwhile
+                parts += [part.at(places) for part in self.compute(pictures.select(places), 64, 0)]
+        yield Embedded.join(parts, self.dim).in_order()
+
+    def compute(
+        self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int
+    ) -> Iterator[Embedded]:
+        """Compute the outputs of pictures, batch by batch."""
         begun: deque[tuple[list[int], dict[int, str]]] = deque()
 
         def batches() -> Iterator[Tensor]:
@@ -427,25 +540,65 @@ class Embedder:
                 if places:
                     yield batch
 
-        def embedded() -> Iterator[Embedded]:
-            for embeddings in embed_batches(self.network, batches(), self.precision):
-                while not begun[0][0]:  # the network has not seen batches of which nothing could be read
-                    yield Embedded(torch.empty(0, self.dim), *begun.popleft())
-                yield Embedded(embeddings, *begun.popleft())
-            for places, failures in begun:
-                yield Embedded(torch.empty(0, self.dim), places, failures)
+        for outputs in embed_batches(self.network, batches(), self.precision):
+            self.computed += len(outputs)
+            while not begun[0][0]:  # the network has not seen batches of which nothing could be read
+                yield Embedded(torch.empty(0, self.dim), *begun.popleft())
+            yield Embedded(outputs, *begun.popleft())
+        for places, failures in begun:
+            yield Embedded(torch.empty(0, self.dim), places, failures)
 
-        held: list[Embedded] = []
-        hidden = True if description is None else None  # None shows the bar on terminals
-        with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=hidden) as bar:
-            for part in embedded():
-                held.append(part)
-                bar.update(len(part))
-                if sum(map(len, held)) >= at_least:
-                    yield Embedded.join(held)
-                    held.clear()
-        if held:
-            yield Embedded.join(held)
+
+class _SavedEmbedder(Embedder):
+    """A saved model, whose network is loaded when the first picture must be embedded.
+
+    If it was joined of a network and a head over its features, `source` is that network, so that the features are kept
+    together with those that other heads and galleries use.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        device: torch.device,
+        backbone: type[nn.Module] | None,
+        distance: Distance,
+        precision: EvaluationPrecision,
+    ) -> None:
+        description = read_description(path, backbone)
+        folder = path if path.is_dir() else path.parent
+        self.transform = read_preprocessing(description.preprocessing, folder / DESCRIPTION)
+        self.prepare = Preparation(self.transform)
+        self.distance, self.path, self.precision = distance, path, precision
+        self.takes_vectors = description.config.takes_vectors
+        self.dim = description.config.embedding_size
+        self._checksum, self._dim, self.head, self.source = read_checksum(path), None, None, self
+        self.kept_by = None if description.config.custom_backbone or self.takes_vectors else self._checksum
+
+        @cache
+        def load() -> EmbeddingModel:
+            with torch.random.fork_rng(devices=()):  # building the network draws numbers
+                model, _ = load_embedder(path, backbone)
+            for part in [*model.modules()]:
+                if isinstance(part, TimmBackbone):
+                    part.network = fold_batch_norm(part.network.eval())
+            return model.to(device).eval()
+
+        self._load: Callable[[], EmbeddingModel] = load
+        if description.features_by is not None:
+            self.head, self.source = load_head(path), copy.copy(self)
+            self.source._be_source(description.features_by, self.head.backbone.num_features)
+
+    def _be_source(self, checksum: str, features: int) -> None:
+        load = self._load
+        self._load = lambda: without_head(load())
+        self._checksum = self.kept_by = checksum
+        self.dim, self.head, self.source = features, None, self
+
+    @cached_property
+    def model(self) -> nn.Module:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The network."""
+        return self._load()
 
 
 class _Tensors(nn.Module):

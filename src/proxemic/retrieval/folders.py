@@ -1,21 +1,28 @@
-"""Search plain folders of pictures: their galleries lie in the user's cache."""
+"""Search plain folders of pictures, whose vectors are kept in the user's cache."""
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+import numpy as np
 
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
+from proxemic.caches import cache_folder
 from proxemic.data.sources.listing import absolute, files_below
 from proxemic.image_formats import is_picture_name
-from proxemic.models import read_checksum
-from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.stores.local.database import Damaged
-from proxemic.runs.pretrained import DEFAULT_MODEL, model_path
+from proxemic.models import EmbeddingModel, load_model, save_model
+from proxemic.models.saving import read_description
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.embedding import gather, open_sources
+from proxemic.retrieval.gallery import SAMPLE, Gallery, as_stored
+from proxemic.retrieval.improvement import ENOUGH_TO_WHITEN, whitened_head
+from proxemic.retrieval.items import make_items
+from proxemic.retrieval.stores import GalleryInfo
+from proxemic.retrieval.stores.memory import MemoryStore
+from proxemic.runs.pretrained import DEFAULT_MODEL, sees_only
 
 
 def open_gallery(
@@ -25,64 +32,63 @@ def open_gallery(
     report: Callable[[str], object],
     **reading: Any,
 ) -> Gallery:
-    """Open a gallery, or create or update the gallery of a plain folder of pictures.
+    """Open a gallery, or hold the pictures of a plain folder in memory as one.
 
-    The gallery of a folder lies in the user's cache folder, one for each model. New and changed pictures are embedded,
-    and missing ones are removed; after an interruption, the next call continues.
+    Pictures whose vectors no command has kept in the user's cache yet are embedded; after an interruption, the next
+    call continues. With 500 pictures or more, the features of a pretrained network are whitened.
 
     Args:
         address: A gallery, see `open_store`, or a folder of pictures.
         model: The path or the name of a model, see `Embedder.load`. None takes the gallery's model, or
             EfficientNet-Lite0 with ImageNet's weights for a folder.
-        report: Called with notes on what is created or updated, and where.
+        report: Called with notes on what is embedded.
         reading: The arguments ``batch_size`` and ``workers`` of `Gallery.add`.
 
     Returns:
-        The gallery.
+        The gallery; that of a folder cannot be changed.
 
     Raises:
         UserError: If there is neither a gallery nor a folder of pictures, or the model cannot be loaded.
     """
     folder = Path(address)
-    if _is_gallery(folder) or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
+    is_gallery = (folder / GALLERY_FILE).is_file()
+    if is_gallery or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
         return Gallery.open(address, model)
-    kept = kept_gallery(folder, model or DEFAULT_MODEL)
-    gallery = None
-    if _is_gallery(kept):
-        try:
-            gallery = Gallery.open(kept)
-        except Damaged:  # such as a gallery of another version
-            report(f"{kept} cannot be read and is created again")
-            shutil.rmtree(kept)
-    if gallery is None:
-        report(
-            f"{folder} is not a gallery yet: its pictures are embedded once, by {model or DEFAULT_MODEL}, into {kept}"
-        )
-        gallery = Gallery.create(kept, model or DEFAULT_MODEL, folder, **reading)
-        added = gallery.added
-    else:
-        added = gallery.add(folder, update=True, **reading)
-        paths = (path for _, items in gallery.store.iterate() for path in items["path"].to_pylist())
-        gone = [path for path in paths if not Path(path).exists()]
-        removed = gallery.remove({"path": gone}) if gone else 0
-        if added.rows or added.updated or removed:
-            report(f"{kept}: {added.rows:,} added, {added.updated:,} updated, {removed:,} removed")
-    for note in added.notes if added.rows else ():
+    named = os.fspath(model or DEFAULT_MODEL)
+    embedder = Embedder.load(named)
+    rows = gather(open_sources(folder), embedder, embedder.distance, **reading)
+    assert rows.embeddings is not None
+    if count := embedder.source.computed:
+        known = len(rows) + len(rows.unreadable) - count
+        report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
+    for note in rows.notes:
         report(note)
-    for name, why in added.unreadable.items():
+    for name, why in rows.unreadable.items():
         report(f"{name} is left out: {why}")
-    return gallery
+    if len(rows) >= ENOUGH_TO_WHITEN and is_pretrained_name(named) and sees_only(named):
+        embedder = embedder.with_head(*_whitening(folder, embedder, rows.embeddings.numpy()))
+        rows = replace(rows, embeddings=embedder.finish(rows.embeddings))
+    info = GalleryInfo(embedder.dim, embedder.distance, embedder.checksum, named, embedder.precision)
+    rows = rows.with_texts(path=[*map(absolute, rows.names)])
+    store = MemoryStore(str(folder), info, make_items(rows), as_stored(rows.embeddings, info), rows.folders)
+    return Gallery(store, embedder)
 
 
-def kept_gallery(folder: Path, model: str | os.PathLike[str]) -> Path:
-    """Return the path of the cached gallery of a folder and a model."""
-    # Another version of the library that prepares the pictures of a pretrained network is another model.
-    named = f"{model} {read_checksum(model_path(model))}" if is_pretrained_name(model) else absolute(str(model))
-    digest = hashlib.sha256("\n".join((absolute(str(folder)), named)).encode(errors="surrogateescape"))
-    return (
-        platformdirs.user_cache_path("proxemic") / "galleries" / f"{folder.absolute().name}-{digest.hexdigest()[:16]}"
-    )
+def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[EmbeddingModel, str]:
+    """Return a head that whitens features, and its checksum; it is kept in the cache until the pictures change."""
+    order = np.random.default_rng(0).permutation(len(features))[:SAMPLE]
+    sample = features[np.sort(order)]
+    learnt_from = hashlib.sha256(sample.data).hexdigest()
+    checksum = hashlib.sha256(f"{embedder.checksum} {learnt_from}".encode()).hexdigest()
+    named = hashlib.sha256(f"{embedder.checksum} {absolute(str(folder))}".encode()).hexdigest()[:32]
+    kept = cache_folder("heads") / named
+    try:
+        if read_description(kept).features_by == checksum:
+            return load_model(kept)[0], checksum
+    except ValueError:  # it is not there
+        pass
+    import torch
 
-
-def _is_gallery(folder: Path) -> bool:
-    return (folder / GALLERY_FILE).is_file()
+    head = whitened_head(torch.from_numpy(sample))
+    save_model(kept, head, {}, features_by=checksum)
+    return head, checksum

@@ -4,6 +4,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from logging import getLogger
@@ -18,9 +19,10 @@ from torch import Tensor
 from proxemic.addresses import is_pretrained_name
 from proxemic.arrays import as_tensor
 from proxemic.data import FilePixels
-from proxemic.data.roots import as_root, other_places, path_and_box
+from proxemic.data.roots import as_root
 from proxemic.data.rows import Rows, join_spellings
-from proxemic.data.sources.listing import absolute, roots_of_rows, stamps_of
+from proxemic.data.sources.listing import absolute, roots_of_rows
+from proxemic.data.stamps import stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
@@ -54,7 +56,9 @@ from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
-_SAMPLE = 4096  # pictures from which whitening is learnt
+_VECTORS_AT_ONCE = 65_536  # vectors that are added in one transaction
+SAMPLE = 4096
+"""Pictures from which whitening is learnt."""
 _FEW = 1024  # hits below which counting the rows costs more than it saves
 
 
@@ -168,7 +172,8 @@ class Gallery:
             embedder: The model, or its path or name, see `Embedder.load`. None takes EfficientNet-Lite0 with
                 ImageNet's weights for pictures, and no model for vectors.
             source: Pictures or vectors to add at once, as by `add`; None adds nothing. If the source cannot be read, no
-                gallery is created; if the addition stops in the middle, `add` continues it.
+                gallery is created; if the addition stops in the middle, `add` continues it. An empty gallery of the
+                same model, which a creation that was killed has left, is continued.
             dim: Numbers of a vector, if neither the embedder nor a file of vectors states them; or how many of the
                 first numbers of an embedding to keep, scaled to unit length again (nested embeddings, as
                 `proxemic.losses.MatryoshkaLoss` trains them).
@@ -206,7 +211,7 @@ class Gallery:
         whiten = whiten and many and info.distance == "cosine" and is_folder(os.fspath(address))
         if whiten and named is not None and embedder is not None and sees_only(named):
             return cls._create_whitened(Path(address), embedder, given[0], **adding)
-        gallery = cls(create_store(os.fspath(address), info), embedder)
+        gallery = cls(_create_or_continue(os.fspath(address), info), embedder)
         if given:
             gallery.added = gallery.add(given, **adding)
         elif roots := adding.get("roots"):
@@ -216,14 +221,17 @@ class Gallery:
     @classmethod
     def _create_whitened(cls, target: Path, embedder: Embedder, rows: Rows, **adding: Any) -> Self:
         """Learn whitening from a random sample of the pictures; add the sample as it is embedded, then the rest."""
+        if _is_unfinished(target, embedder):
+            cls.delete(target)
         check_new_folder(target)
-        order = np.random.default_rng(0).permutation(len(rows))[:_SAMPLE]
+        order = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
         sample = gather([rows.take(np.sort(order))], embedder, **_reading(adding))
         assert sample.embeddings is not None
         head, path = whitened_head(sample.embeddings), embedder.path
         assert path is not None
         # The embedder itself has its batch norms folded into other weights.
-        with create_with_head(target, head, "whitened", load_embedder(path), embedder.precision):
+        facts = (embedder.precision, embedder.checksum)
+        with create_with_head(target, head, "whitened", load_embedder(path), *facts):
             pass
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
@@ -278,7 +286,7 @@ class Gallery:
     ) -> Added:
         """Add pictures, which are embedded, or vectors; rows whose names the gallery has stay unchanged.
 
-        With `update`, pictures whose files have changed in size or time since they were embedded are embedded again.
+        With `update`, pictures whose files have changed since they were embedded are embedded again.
         They get new ids, and keep labels and columns that the source does not give. Changes of vectors that came from a
         file, and of pictures behind an address, are not noticed.
 
@@ -291,8 +299,8 @@ class Gallery:
             batch_size: Pictures per batch of the network.
             workers: Processes that read pictures.
             labels: Whether names of folders, and a column `label`, are the labels.
-            roots: Folders or addresses of further pictures: of those that files of vectors name, or that were moved
-                with the folder from which they were added. Pages and `proxemic serve` open no others.
+            roots: Folders or addresses of further pictures: of those that files of vectors name, or new places of
+                folders from which pictures were added. Pages and `proxemic serve` open no others.
             update: Whether to embed pictures again whose files have changed.
 
         Raises:
@@ -315,8 +323,8 @@ class Gallery:
         info, address = self.store.info, self.store.address
         is_pictures, given = isinstance(rows.pixels, FilePixels), rows.names
         if is_pictures:
-            stamps = [None if size < 0 else f"{size} {time}" for _, size, time in stamps_of(rows)]
-            rows = rows.with_texts(path=self._as_known([*map(absolute, given)], stamps), **{STAMP: stamps})
+            stamps = [stamp and stamp[0] for stamp in stamps_of(rows.pixels)]
+            rows = rows.with_texts(path=[*map(absolute, given)], **{STAMP: stamps})
         names = rows.names
         as_given = dict(zip(names, given, strict=True))  # messages name pictures as the user did
         if len({*names}) < len(names):
@@ -342,7 +350,7 @@ class Gallery:
                 )
             embedder, head = take_apart(embedder)
         count, updated, unreadable = 0, 0, {**rows.unreadable}
-        at_least = _PICTURES_AT_ONCE if is_pictures else self.store.rows_at_once
+        at_least = _PICTURES_AT_ONCE if is_pictures else _VECTORS_AT_ONCE
         there = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
         try:
             parts = embed_rows(new, embedder, info.distance, at_least=at_least, **reading)
@@ -350,7 +358,7 @@ class Gallery:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
                     with torch.no_grad():
-                        vectors = _as_kept(part.embeddings if head is None else head(part.embeddings), info)
+                        vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
                     features = None if head is None or part.embeddings is None else part.embeddings.numpy()
                     written, replaced = self.store.transaction(partial(self._write, part, vectors, features, update))
                     count, updated = count + len(written) - len(replaced), updated + len(replaced)
@@ -383,23 +391,9 @@ class Gallery:
             features = None if features is None else features[places]
         replaced = [name for name in part.names if name in before]
         if len(part):
-            add = self.store.replace_rows if replaced else self.store.add
-            add(vectors, make_items(_keep(part, {name: before[name] for name in replaced})), features)
+            items = make_items(_keep(part, {name: before[name] for name in replaced}))
+            self.store.add(vectors, items, features)
         return part.names, replaced
-
-    def _as_known(self, paths: list[str], stamps: Sequence[str | None]) -> list[str]:
-        """Return the paths under which the gallery knows pictures, which may since have moved to another root."""
-        roots = self.store.roots
-        former = {
-            other: place
-            for place, path in (enumerate(paths) if len(roots) > 1 else ())
-            for other in other_places(path, roots)
-            if not os.path.lexists(path_and_box(other)[0])
-        }
-        moved = {
-            former[path]: path for path, stamp in self._stamps_of([*former]).items() if stamp == stamps[former[path]]
-        }
-        return [moved.get(place, path) for place, path in enumerate(paths)]
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
         """Return the model that must embed some rows; None for vectors of the gallery's model, or if it is absent."""
@@ -644,6 +638,29 @@ class Gallery:
         self.store.close()
 
 
+def _create_or_continue(address: str, info: GalleryInfo) -> Store:
+    """Create a gallery, or open an empty one of the same settings, as a creation that was killed leaves it."""
+    try:
+        return create_store(address, info)
+    except UserError:
+        with suppress(UserError):
+            store = open_store(address)
+            if store.info == info and not len(store):
+                return store
+            store.close()
+        raise
+
+
+def _is_unfinished(folder: Path, embedder: Embedder) -> bool:
+    """Return whether a folder holds an empty gallery with a model that whitens what an embedder makes."""
+    try:
+        store = open_store(str(folder))
+    except UserError:
+        return False
+    info = store.info
+    return (info.head, info.features, info.precision, len(store)) == ("whitened", embedder.dim, embedder.precision, 0)
+
+
 def load_for(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
     """Load the model of a gallery in the precision of its vectors."""
     return Embedder.load(model, precision="bf16-mixed" if info.precision == "bf16-mixed" else "32-true")
@@ -719,10 +736,10 @@ def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.n
     numbers = tensor.float()
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
-    return _as_kept(numbers, info)
+    return as_stored(numbers, info)
 
 
-def _as_kept(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
+def as_stored(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
     """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
     assert vectors is not None
     if info.distance == "cosine":

@@ -7,8 +7,7 @@ from pathlib import Path
 from shutil import copytree
 from tempfile import TemporaryDirectory
 
-from proxemic.models import EmbeddingModel, ModelConfig, build_model, read_checksum, save_model
-from proxemic.models.model import without_head
+from proxemic.models import EmbeddingModel, read_checksum, save_model
 from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.stores import GalleryInfo, Store, create_whole_store
 from proxemic.retrieval.stores.store import OWN_MODEL
@@ -48,35 +47,32 @@ def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
 
 def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
     """Split a model into the embedder of its features (None if it takes vectors) and its head."""
-    model = embedder.model
-    assert isinstance(model, EmbeddingModel)
-    if model.config.takes_vectors:
-        return None, model
-    head = build_model(
-        ModelConfig(
-            "none",
-            embedding_size=model.config.embedding_size,
-            input_size=model.backbone.num_features,
-            unit_features=model.config.unit_features,
-        )
-    )
-    head.head.load_state_dict(model.head.state_dict())
-    network = Embedder(without_head(model), embedder.transform, path=embedder.path, precision=embedder.precision)
-    return network, head.eval()
+    if embedder.takes_vectors:
+        assert isinstance(embedder.model, EmbeddingModel)
+        return None, embedder.model
+    assert embedder.head is not None
+    return embedder.source, embedder.head
 
 
 @contextmanager
 def create_with_head(
-    target: Path, head: EmbeddingModel, kept: str, network: Network | None, precision: str | None
+    target: Path,
+    head: EmbeddingModel,
+    kept: str,
+    network: Network | None,
+    precision: str | None,
+    features_by: str | None = None,
 ) -> Iterator[Store]:
     """Create a gallery that keeps features beside its vectors, with its model in the same folder.
 
     The folder appears when the block ends without an error. `kept` says how the head was made from the rows, as
-    `Improvement.kept` does. Without a network, the model is the head alone.
+    `Improvement.kept` does. Without a network, the model is the head alone. `features_by` is the checksum of the
+    network.
     """
     model = head if network is None else with_head(network[0], head)
     with TemporaryDirectory() as folder:
-        save_model(Path(folder), model, {} if network is None else network[1].as_dict())
+        described = {} if network is None else network[1].as_dict()
+        save_model(Path(folder), model, described, features_by=features_by)
         size, made_by = head.config.embedding_size, read_checksum(Path(folder))
         info = GalleryInfo(size, "cosine", made_by, OWN_MODEL, precision, head.backbone.num_features, kept)
         with create_whole_store(str(target), info) as store:

@@ -137,7 +137,8 @@ def improve_gallery(
         if target is not None:
             report(f"No head is better than the features themselves: {target} is not created.")
         return ImprovedGallery(found, labelled, len(classes), None)
-    with create_with_head(target, found.head, found.kept, network, gallery.store.info.precision) as store:
+    features_by = None if network is None else gallery.embedder.source.checksum
+    with create_with_head(target, found.head, found.kept, network, gallery.store.info.precision, features_by) as store:
         store.add_roots(gallery.store.roots)
         for features, items in iterate_features(gallery):
             with torch.no_grad():

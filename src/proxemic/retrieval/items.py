@@ -22,7 +22,7 @@ OWN = ("id", "path", "label")
 """The columns that every gallery has; only a label may be empty."""
 
 STAMP = "file_stamp"
-"""A hidden column: size and time of each picture's file when it was embedded."""
+"""A hidden column: size and times of each picture's file when it was embedded, and its box."""
 
 _TAKEN = ("id", "distance", STAMP)  # search results have a distance beside the columns
 

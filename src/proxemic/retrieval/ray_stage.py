@@ -2,21 +2,25 @@
 
 import contextlib
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
+from tqdm import tqdm
 
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.retrieval.embedder import Embedded, Embedder
-from proxemic.retrieval.parts import Parts
 from proxemic.safe_path import safe_path
 
+_TOGETHER = 1024  # pictures that an actor embeds at once
 _STARTING = 300  # seconds until the first worker must have loaded the model
 
 
@@ -57,11 +61,9 @@ class _Worker:
         """Answer as soon as the constructor has loaded the model."""
         return True
 
-    def embed(self, number: int, pictures: Rows) -> tuple[int, Embedded]:
-        with tempfile.TemporaryDirectory() as folder:
-            parts = Parts(Path(folder), self.embedder, pictures, self.batch_size)
-            parts.embed([0], 0, lambda _: None)
-            return number, parts.read(0)
+    def embed(self, first: int, pixels: Any) -> tuple[int, Embedded]:
+        source = self.embedder.source
+        return first, Embedded.join([*source.compute(pixels, self.batch_size, 0)], source.dim)
 
 
 def import_ray() -> Any:
@@ -73,13 +75,20 @@ def import_ray() -> Any:
 
 
 def embed_on_ray(
-    parts: Parts, numbers: Sequence[int], address: str | None, device: str, advance: Callable[[int], object]
-) -> None:
-    """Embed parts on a cluster, or on this machine without an address: one actor per GPU, or else per core.
+    embedder: Embedder, pictures: Rows, batch_size: int, address: str | None, device: str
+) -> Iterator[Embedded]:
+    """Embed pictures on a cluster, or on this machine without an address: one actor per GPU, or else per core.
 
-    An actor that dies, with its node or alone, is restarted and embeds its part again. This process writes each part as
-    it arrives.
+    An actor that dies, with its node or alone, is restarted and embeds its part again. This process keeps each part as
+    it arrives, and yields parts in any order.
     """
+    keeping = embedder.source.keeping(pictures.pixels)
+    missing = np.arange(len(pictures)) if keeping is None else keeping.missing
+    if len(known := np.setdiff1d(np.arange(len(pictures)), missing)):
+        for part in embedder.embed_readable(pictures.pixels.select(known)):
+            yield part.at(known)
+    if not len(missing):
+        return
     ray = import_ray()
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
@@ -90,7 +99,12 @@ def embed_on_ray(
         why = " ".join(str(error).split())[:200]
         raise UserError(f"Ray cannot be reached at {address or 'this machine'}: {why}") from error
     try:
-        _share(ray, parts, numbers, device, advance)
+        with keeping or nullcontext(), tqdm(total=len(missing), desc="embedding", unit="image", disable=None) as bar:
+            for part in _share(ray, embedder, pictures.pixels, missing, batch_size, device):
+                if keeping is not None:
+                    keeping.add(part.places, part.embeddings.numpy())
+                bar.update(len(part))
+                yield replace(part, embeddings=embedder.finish(part.embeddings))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError | ValueError):
             raise error.cause from None
@@ -98,19 +112,22 @@ def embed_on_ray(
     except ray.exceptions.RayError as error:
         why = " ".join(str(error).split())[:200]
         raise UserError(
-            f"The cluster lost its workers ({why}): start the same command again, and it goes on from {parts.folder}."
+            f"The cluster lost its workers ({why}): start the same command again, and it goes on."
         ) from error
     finally:
         ray.shutdown()
 
 
-def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance: Callable[[int], object]) -> None:
+def _share(
+    ray: Any, embedder: Embedder, pixels: Any, missing: Int64[np.ndarray, " missing"], batch_size: int, device: str
+) -> Iterator[Embedded]:
     there = ray.cluster_resources()
     gpus = int(there.get("GPU", 0)) if device in ("auto", "cuda") else 0
-    count = min(gpus or int(there.get("CPU", 1)), len(numbers))
-    embedder = parts.embedder
+    size = batch_size * max(1, _TOGETHER // batch_size)
+    shares = {first: missing[first : first + size] for first in range(0, len(missing), size)}
+    count = min(gpus or int(there.get("CPU", 1)), len(shares))
     worker = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=10)(_Worker)
-    given = (str(embedder.path), "cuda" if gpus else "cpu", embedder.precision, parts.batch_size)
+    given = (str(embedder.path), "cuda" if gpus else "cpu", embedder.precision, batch_size)
     workers = [worker.remote(*given) for _ in range(count)]
     ready, _ = ray.wait([worker.is_ready.remote() for worker in workers], timeout=_STARTING)
     if not ready:
@@ -119,7 +136,14 @@ def _share(ray: Any, parts: Parts, numbers: Sequence[int], device: str, advance:
             "the head node), and whether all nodes have proxemic and the model."
         )
     pool = import_module("ray.util.actor_pool").ActorPool(workers)
-    pictures = ((number, parts.pictures_of(number)) for number in numbers)
-    for number, part in pool.map_unordered(lambda actor, given: actor.embed.remote(*given), pictures):
-        parts.write(number, part)
-        advance(parts.count(number))
+    given = ((first, _absolute(pixels.select(share))) for first, share in shares.items())
+    for first, part in pool.map_unordered(lambda actor, share: actor.embed.remote(*share), given):
+        yield part.at(shares[first])
+
+
+def _absolute(pixels: Any) -> Any:
+    """Return pictures with absolute paths, as other machines need them."""
+    if not isinstance(pixels, FilePixels):
+        return pixels
+    paths = [path.absolute() if isinstance(path, Path) else path for path in pixels.paths]
+    return FilePixels(paths, pixels.boxes)

@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from proxemic.arrays import as_tensor
 from proxemic.data import EmbeddingDataset, ImageSet
+from proxemic.data.pixels import FilePixels
 from proxemic.distributed.gather import gather_uneven
 from proxemic.errors import UserNote
 from proxemic.metrics.arrays import as_integers
@@ -28,6 +29,7 @@ from proxemic.models.saving import DESCRIPTION
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.kept import Keeping, PictureKeys, kept_vectors
 from proxemic.runs.library_preprocessing import AnyPreprocessing, read_preprocessing
 from proxemic.runs.onnx_files import read_onnx_model
 from proxemic.runs.workers import shared_memory_errors, worker_settings
@@ -58,8 +60,12 @@ def embed_images(
     description: str = "embedding",
     shared: bool = False,
     precision: EvaluationPrecision = "32-true",
+    checksum: str | None = None,
 ) -> Float[Tensor, "images dim"]:
     """Embed images in order; the embeddings are float32 on the CPU.
+
+    With the `checksum` of a saved model, embeddings of image files that any command has made before are read from the
+    user's cache, and new ones are kept there.
 
     The network computes in float32, or in bfloat16 with the precision bf16-mixed. If ``shared``, the processes that
     train together share the batches, and each gets all embeddings.
@@ -70,11 +76,24 @@ def embed_images(
     data = EmbeddingDataset(
         images, preprocessing.evaluation(), side=preprocessing.reduced_side, bits=preprocessing.bits
     )
-    loader = _loader(model, Subset(data, shares[rank].tolist()), batch_size, workers)
-    bar = tqdm(loader, description, leave=False, disable=True if rank else None)
-    with shared_memory_errors():
-        parts = [*embed_batches(model, (batch for batch, _ in bar), precision)]
-    embeddings = torch.cat(parts) if parts else torch.empty(0, 0)
+    kept = None if checksum is None or shared else kept_vectors(checksum, preprocessing, precision)
+    keeping = None
+    if kept is not None and type(images.pixels) is FilePixels:
+        keeping = Keeping(kept, PictureKeys.of(images.pixels))
+    own = shares[rank].tolist() if keeping is None else keeping.missing.tolist()
+    bar = tqdm(
+        _loader(model, Subset(data, own), batch_size, workers), description, leave=False, disable=True if rank else None
+    )
+    parts, done = [torch.empty(0, 0)], 0
+    with shared_memory_errors(), keeping or nullcontext():
+        for part in embed_batches(model, (batch for batch, _ in bar), precision):
+            if keeping is not None:
+                keeping.add(own[done : done + len(part)], part.numpy())
+            parts.append(part)
+            done += len(part)
+    embeddings = torch.cat(parts[1:] or parts)
+    if keeping is not None:
+        return torch.from_numpy(keeping.completed(embeddings.numpy()))
     return embeddings if world == 1 else torch.cat(gather_uneven(embeddings))[torch.cat(shares).argsort()]
 
 

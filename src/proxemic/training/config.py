@@ -1,4 +1,4 @@
-"""Sections of a recipe: batches, epochs, annealing, averages, plateaus and cached features."""
+"""Sections of a recipe: batches, epochs, annealing, averages and plateaus."""
 
 import math
 from collections.abc import Sequence
@@ -157,42 +157,6 @@ class UntilPlateau:
             elif epoch - since >= self.patience:
                 return epoch
         return None
-
-
-@dataclass(frozen=True)
-class FeatureConfig:
-    """Whether to compute the pooled features of a frozen backbone once, for all epochs and runs.
-
-    Training and validation then read features instead of images, and an epoch takes seconds; the final test uses the
-    whole model. The features are computed in `evaluation.precision` and stored as float32: 1,000 images with
-    1,280 features take 5 MB, and each augmented copy takes as much again.
-
-    Cached features are reused while all of these stay the same: the image files (their paths, sizes, modification times
-    and boxes; the pixels of images that are not in files), the preprocessing, the precision, and the backbone with its
-    weights. Copies also depend on the augmentation and the recipe's seed, but not on the number of copies. Old caches
-    are not deleted. A killed run continues after the last batch that it has written.
-
-    Args:
-        cache: Whether to do so; `model.train` must be `head`, and the pooling must not be `gem`, which is trained.
-        copies: Number of augmented copies of each training image, 1 to 10,000; each step draws one of them. Null trains
-            without augmentation, on the same features as in evaluation.
-        folder: Folder of the caches; null for the user's cache folder.
-
-    Raises:
-        ValueError: If the number of copies is out of its range, or there are copies without a cache.
-    """
-
-    cache: bool = False
-    copies: int | None = None
-    folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, "features", copies="[1, 10000]")
-        require(
-            self.copies is None or self.cache,
-            f"features.copies is {self.copies}, but features.cache is false, so that every epoch augments images "
-            "anew: set features.cache to true, or leave features.copies null.",
-        )
 
 
 @dataclass(frozen=True)

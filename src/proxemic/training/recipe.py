@@ -13,7 +13,7 @@ from proxemic.models import ModelConfig
 from proxemic.published import PublishedRow
 from proxemic.ranges import SEEDS, check_fields
 from proxemic.runs.evaluate import EvaluationConfig
-from proxemic.training.config import BatchConfig, FeatureConfig, TrainingConfig, require
+from proxemic.training.config import BatchConfig, TrainingConfig, require
 from proxemic.training.parameter_groups import Optimization
 from proxemic.training.phases import SecondPhase
 
@@ -33,7 +33,6 @@ class Recipe:
         augment: How training images are augmented.
         vectors: How training vectors are augmented if ``model.backbone`` is none; ``cache``, ``images`` and
             ``augment`` must then keep their defaults.
-        features: Whether to compute the features of a frozen backbone once, for all epochs and runs.
         batches: How batches are formed.
         training: How long, from which start and on which hardware a run trains.
         evaluation: How embeddings are evaluated.
@@ -56,7 +55,6 @@ class Recipe:
     images: Preprocessing = field(default_factory=Preprocessing)
     augment: Augmentation = field(default_factory=Augmentation)
     vectors: VectorAugmentation = field(default_factory=VectorAugmentation)
-    features: FeatureConfig = field(default_factory=FeatureConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -67,7 +65,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self, seed=SEEDS)
-        training, second, cache, features = self.training, self.second_phase, self.cache, self.features
+        training, second, cache = self.training, self.second_phase, self.cache
         require(
             second is None or second.epochs < training.epochs,
             f"second_phase.epochs is {second and second.epochs}, but must be less than training.epochs, which is "
@@ -86,16 +84,6 @@ class Recipe:
             f"{'training' if second is None else 'first phase'} has {self.lengths[0]} epochs: lower it.",
         )
         self._check_sections()
-        require(
-            not features.cache or self.model.train == "head",
-            f"features.cache is true, but model.train is {self.model.train}, which changes the features: set it to "
-            "head, or features.cache to false.",
-        )
-        require(
-            not features.cache or self.model.pooling != "gem",
-            "features.cache is true, but model.pooling is gem, whose power is trained and changes the features: "
-            "take cubic-gem or another pooling, or set features.cache to false.",
-        )
         side, resize = cache.shorter_side, self.images.shorter_side or self.images.size
         require(
             side != "auto" or self.images.reduce,
@@ -111,7 +99,7 @@ class Recipe:
     def _check_sections(self) -> None:
         """Raise `ValueError` if a section about images is changed for vectors, or the other way round."""
         other, instead = ("vectors", "images") if self.model.takes_vectors else ("images", "vectors")
-        for section in ("cache", "images", "augment", "features") if self.model.takes_vectors else ("vectors",):
+        for section in ("cache", "images", "augment") if self.model.takes_vectors else ("vectors",):
             for item in fields(getattr(self, section)):
                 value = getattr(getattr(self, section), item.name)
                 require(

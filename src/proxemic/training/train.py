@@ -120,7 +120,7 @@ def train(
             splits = recipe.add_noise(clean)
         with optional_dependency("train"):  # only here, as it takes seconds: the most common mistakes are found before
             from proxemic.training.components import build_components, held_out_images
-            from proxemic.training.features import read_features
+            from proxemic.training.features import read_features, trains_on_features
             from proxemic.training.hardware import settle_precision
             from proxemic.training.loop import Training
             from proxemic.training.results import write_results
@@ -144,7 +144,7 @@ def train(
             run.record_epochs(sum(recipe.lengths))
         session.begun = True
         with times.of("features"):
-            if recipe.features.cache:
+            if trains_on_features(recipe):
                 held_out = read_features(session, components, held_out)
             if recipe.training.start_from is None and is_new:
                 start_head(model, loss, components.data.images, session.recipe)

@@ -123,7 +123,7 @@ def with_first(value: float) -> Callable[[np.ndarray], np.ndarray]:
         (lambda table: table.replace_schema_metadata(None), "does not hold a gallery"),
         (lambda table: table.replace_schema_metadata({"proxemic_gallery": b"\xff"}), "does not hold a gallery"),
         (lambda table: table.replace_schema_metadata({"proxemic_gallery": "[" * 100_000}), "does not hold a gallery"),
-        (with_facts(info={"format": 2}), r"bad.parquet was written by a newer version of proxemic: update"),
+        (with_facts(info={"format": 9}), r"bad.parquet was written by a newer version of proxemic: update"),
         (with_facts(info=3), "does not hold a gallery"),
         (with_facts(roots=[3]), "does not hold a gallery"),
         (with_facts(calibration={"thresholds": 3}), "not a calibration that this version can read"),

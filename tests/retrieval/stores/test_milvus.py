@@ -215,7 +215,8 @@ def test_labels_are_changed_in_place(server: Milvus) -> None:
     store = create_store(server.address("labels"), GalleryInfo(2, features=2))
     vectors = random_vectors(4, 2)
     store.add(vectors, some_items(4, shop=["a", "b", None, "d"]), vectors)
-    assert store.set_labels({"/1.jpg": "new", "/2.jpg": None, "/0.jpg": "class 0", "/9.jpg": "x"}, ["/3.jpg"]) == 2
+    assert store.set_labels({"/1.jpg": "new", "/2.jpg": None, "/0.jpg": "class 0", "/9.jpg": "x"}) == 2
+    assert store.remove({"path": "/3.jpg"}) == 1
     found, table = store.rows(np.arange(9))
     assert table.to_pylist() == [
         {"id": 0, "path": "/0.jpg", "label": "class 0", "shop": "a"},

@@ -10,10 +10,11 @@ from ports import free_port
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
+from proxemic.retrieval import gallery as galleries_module
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.stores import postgres as module
-from proxemic.retrieval.stores.postgres import Address, PostgresStore
+from proxemic.retrieval.stores.postgres import Address
 from servers import Postgres
 
 SECRET = "s3cr3t"
@@ -182,14 +183,14 @@ def test_writers_at_once_all_succeed(postgres: Postgres) -> None:
     address = postgres.address("writers")
     reader, vectors = create_store(address, GalleryInfo(8)), random_vectors(400, 8)
 
-    def write(writer: int) -> list[int]:
+    def write(writer: int) -> None:
         # Each writer shares half of its rows with the next.
         store = open_store(address)
         rows = (np.arange(200) + 100 * writer) % 400
         parts = rows.reshape(10, 20)
-        ids = np.concatenate([store.add(vectors[part], some_items(400).take(part)) for part in parts])
+        for part in parts:
+            store.add(vectors[part], some_items(400).take(part))
         store.close()
-        return ids.tolist()
 
     def read() -> int:
         return len(reader.search(vectors[:1], 5).ids)
@@ -198,12 +199,9 @@ def test_writers_at_once_all_succeed(postgres: Postgres) -> None:
         writing = [pool.submit(write, writer) for writer in range(4)]
         while not all(item.done() for item in writing):
             assert read() == 1
-        ids = [item.result() for item in writing]
-    table = reader.items(np.arange(400))
-    assert sorted(table["path"].to_pylist()) == sorted(f"/{n}.jpg" for n in range(400))
-    for writer, own in enumerate(ids):
-        rows = (np.arange(200) + 100 * writer) % 400
-        assert reader.items(np.array(own))["path"].to_pylist() == [f"/{n}.jpg" for n in rows]
+        assert [item.result() for item in writing] == [None] * 4
+    paths = [path for _, table in reader.iterate() for path in table["path"].to_pylist()]
+    assert sorted(paths) == sorted(f"/{n}.jpg" for n in range(400))
     assert reader.verify() == []
     reader.close()
 
@@ -260,7 +258,7 @@ def test_a_server_that_is_killed_between_and_within_batches(
     server.start()
     assert len(store) == 0, "an addition is one transaction"
     # A gallery adds rows in batches, says how many are written, and skips these later.
-    monkeypatch.setattr(PostgresStore, "rows_at_once", 10)
+    monkeypatch.setattr(galleries_module, "_VECTORS_AT_ONCE", 10)
     gallery, paths = Gallery(store), items["path"].to_pylist()
     there = 0
     for kill_at, written in ((31, 30), (26, 50), (15, 60)):  # noqa: B007 - `vector` reads it
@@ -275,7 +273,6 @@ def test_a_server_that_is_killed_between_and_within_batches(
         assert store.known_paths(paths) == {*paths[:written]}
     added = gallery.add_vectors(vectors, paths, items["label"].to_pylist())
     assert (added.rows, added.known) == (40, 60)
-    assert store.add(vectors, items).tolist() == [*range(100)]
     for item in (open_store(address), store):
         whole(item, vectors)
         item.close()

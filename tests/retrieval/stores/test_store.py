@@ -8,6 +8,7 @@ from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval.items import make_items
 from proxemic.retrieval.stores import GalleryInfo, IndexKind, Store, create_store, delete_store, open_store
+from proxemic.retrieval.stores import store as formats
 from proxemic.spelling import canonical
 
 DIM = 8
@@ -81,11 +82,14 @@ def test_what_is_not_there_is_not_opened(address: str) -> None:
         open_store(address)
 
 
-def test_a_gallery_of_a_newer_version_is_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as newer:
-        newer.setattr("proxemic.retrieval.stores.store.FORMAT", 2)
+@pytest.mark.parametrize(("change", "message"), [(1, "newer version .*: update"), (-1, "older version .*: create it")])
+def test_a_gallery_of_another_version_is_refused(
+    address: str, monkeypatch: pytest.MonkeyPatch, change: int, message: str
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(formats, "FORMAT", formats.FORMAT + change)
         create_store(address, GalleryInfo(DIM)).close()
-    with pytest.raises(UserError, match=r"written by a newer version of proxemic: update proxemic \(its format is 2"):
+    with pytest.raises(UserError, match=f"was written by an? {message}"):
         open_store(address)
 
 
@@ -100,7 +104,7 @@ def test_features_are_kept_beside_vectors(address: str) -> None:
     order = np.array([7, 2, 2, 9])
     np.testing.assert_array_equal(other.features(order), features[order])
     assert store.remove({"path": [f"/{row}.jpg" for row in range(5)]}) == 5
-    (new,) = store.replace_rows(random_vectors(1, DIM), some_items(1, 7), features[:1])
+    (new,) = store.add(random_vectors(1, DIM), some_items(1, 7), features[:1])
     left = np.array([int(new), 5, 6, 8, 9])
     np.testing.assert_array_equal(store.features(left), features[[0, 5, 6, 8, 9]])
     assert store.search(random_vectors(1, DIM), 9).ids[0].tolist()[5:] == [-1] * 4
@@ -122,13 +126,15 @@ def test_ids_ascend_and_are_not_used_again(store: Store) -> None:
     assert store.verify() == []
 
 
-def test_rows_are_replaced(store: Store) -> None:
+def test_a_row_replaces_that_of_the_same_path(store: Store) -> None:
     vectors = random_vectors(6, DIM)
     store.add(vectors[:4], some_items(4))
-    assert store.replace_rows(vectors[4:], some_items(2, 1, ["new", None])).tolist() == [4, 5]
+    assert store.add(vectors[4:], some_items(2, 1, ["new", None])).tolist() == [4, 5]
     assert [*store.items(store.next_ids())["path"].to_pylist()] == ["/0.jpg", "/3.jpg", "/1.jpg", "/2.jpg"]
     assert store.items(np.array([4, 5]))["label"].to_pylist() == ["new", None]
     np.testing.assert_allclose(store.rows(np.array([4, 5]))[0], vectors[4:], atol=1e-6)
+    assert store.set_labels({"/0.jpg": "class 0", "/1.jpg": None, "/2.jpg": "new", "/9.jpg": "x"}) == 2
+    assert store.items(store.next_ids())["label"].to_pylist() == ["class 0", "class 0", None, "new"]
 
 
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])

@@ -99,8 +99,11 @@ def test_a_relabelling_does_not_bring_removed_rows_back(postgres: Postgres, tmp_
     gallery.close()
 
 
-def test_rounds_of_two_writers(postgres: Postgres) -> None:
-    done = warm.run(ROOT / "benchmarks" / "writers.py", postgres.address("rounds"), "--rounds", "5")
+@pytest.mark.parametrize("place", ["folder", "postgresql"])
+def test_rounds_of_two_writers(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = place == "folder"
+    address = str(tmp_path / "rounds") if folder else request.getfixturevalue("postgres").address("rounds")
+    done = warm.run(ROOT / "benchmarks" / "writers.py", address, "--rounds", "5")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "300 of 300 added rows" in done.stdout
     assert done.stdout.endswith("it is sound\n")

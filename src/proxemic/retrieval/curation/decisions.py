@@ -33,8 +33,8 @@ class Decision:
         action: ``keep`` the label, ``relabel`` the picture or ``remove`` it.
         previous: Label of the picture at that time, or None.
         label: The new label; None for a picture that is removed or has no label.
-        state: ``open``; ``applying`` if applying was interrupted; ``applied``; or ``outdated`` if the picture had
-            another label, or was gone, when the decisions were applied.
+        state: ``open``; ``applied``; or ``outdated`` if the picture had another label, or was gone, when the decisions
+            were applied.
     """
 
     number: int
@@ -49,19 +49,19 @@ class Decision:
     @property
     def is_waiting(self) -> bool:
         """Whether it is still to be applied."""
-        return self.state in ("open", "applying")
+        return self.state == "open"
 
 
 _COLUMNS = [column.name for column in fields(Decision)]
 _CLAIM = """
 INSERT INTO {decisions} AS known (path, state, time, session) VALUES (?, 'looking', ?, ?)
-ON CONFLICT (path) WHERE state IN ('looking', 'open', 'applying') DO UPDATE
+ON CONFLICT (path) WHERE state IN ('looking', 'open') DO UPDATE
 SET time = excluded.time, session = excluded.session
 WHERE known.state = 'looking' AND (known.session = excluded.session OR known.time < ?) RETURNING number"""
 _DECIDE = """
 INSERT INTO {decisions} AS known (path, state, time, session, reviewer, action, previous, label)
 VALUES (?, 'open', ?, ?, ?, ?, ?, ?)
-ON CONFLICT (path) WHERE state IN ('looking', 'open', 'applying') DO UPDATE
+ON CONFLICT (path) WHERE state IN ('looking', 'open') DO UPDATE
 SET state = 'open', time = excluded.time, session = excluded.session, reviewer = excluded.reviewer,
 action = excluded.action, previous = excluded.previous, label = excluded.label
 WHERE known.state = 'looking' RETURNING number"""
@@ -69,8 +69,7 @@ _WITHDRAW = """
 UPDATE {decisions} SET state = 'looking', time = ?, session = ?, action = NULL WHERE number = ? AND state = 'open'
 RETURNING number"""
 _LIST = f"SELECT {', '.join(_COLUMNS)} FROM {{decisions}} WHERE state <> 'looking' ORDER BY time, number"
-_TAKE = f"""
-UPDATE {{decisions}} SET state = 'applying' WHERE state IN ('open', 'applying') RETURNING {", ".join(_COLUMNS)}"""
+_OPEN = f"SELECT {', '.join(_COLUMNS)} FROM {{decisions}} WHERE state = 'open' ORDER BY number"
 _CLOSE = "UPDATE {{decisions}} SET state = ? WHERE number IN ({}) RETURNING number"
 _AT_ONCE = 500  # most values of a statement
 
@@ -152,8 +151,8 @@ class Applied:
 def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     """Apply the open decisions to the labels of a gallery, in one step, and mark them as applied.
 
-    Removed pictures leave the gallery, but no file is moved or deleted. If the process is killed, either all decisions
-    or none are in the gallery, and the next call finishes.
+    Removed pictures leave the gallery, but no file is moved or deleted. If the process is killed, all decisions are
+    applied or none.
 
     Args:
         gallery: A gallery in a folder or in PostgreSQL, or its address.
@@ -162,7 +161,7 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
         How many decisions were applied, and those that were not.
 
     Raises:
-        UserError: If there is no such gallery, its store cannot keep decisions, or another process writes to it.
+        UserError: If there is no such gallery, or its store cannot keep decisions.
 
     >>> import tempfile
     >>> gallery = Gallery.create(Path(tempfile.mkdtemp()) / "shop", dim=2)
@@ -178,30 +177,22 @@ def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
 
 
 def _apply(store: Store) -> Applied:
-    taken = [Decision(*row) for row in store.decisions(_TAKE)]
-    now: dict[str, str | None] = {}
-    if paths := [item.path for item in taken]:
+    made = [Decision(*row) for row in store.decisions(_OPEN)]
+    labels: dict[str, str | None] = {}
+    if paths := [item.path for item in made]:
         items = store.items(store.next_ids(count=len(paths), where={"path": paths}))
-        now.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
-    # A call that was killed before it marked a decision may have removed the picture already.
-    outdated = tuple(
-        item for item in taken if (_is_outdated(item, now[item.path]) if item.path in now else item.action != "remove")
-    )
-    valid = [item for item in taken if item not in {*outdated}]
-    removed = [item.path for item in valid if item.action == "remove" and item.path in now]
-    store.set_labels({item.path: item.label for item in valid if item.action == "relabel"}, removed)
+        labels.update(zip(items["path"].to_pylist(), items["label"].to_pylist(), strict=True))
+    outdated = tuple(item for item in made if item.path not in labels or labels[item.path] != item.previous)
+    valid = [item for item in made if item not in {*outdated}]
+    if removed := [item.path for item in valid if item.action == "remove"]:
+        store.remove({"path": removed})
+    store.set_labels({item.path: item.label for item in valid if item.action == "relabel"})
     for state, closed in (("applied", valid), ("outdated", outdated)):
         for first in range(0, len(closed), _AT_ONCE):
             numbers = [item.number for item in closed[first : first + _AT_ONCE]]
             store.decisions(_CLOSE.format(", ".join("?" * len(numbers))), (state, *numbers))
     counts = Counter(item.action for item in valid)
     return Applied(counts["relabel"], counts["remove"], counts["keep"], outdated)
-
-
-def _is_outdated(decision: Decision, label: str | None) -> bool:
-    """Return whether the label of a picture was changed after a decision about it, other than by that decision."""
-    expected = (decision.previous,) if decision.action == "remove" else (decision.previous, decision.label)
-    return label not in expected
 
 
 def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
@@ -240,7 +231,7 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
         for row in items.to_pylist():
             decision = waiting.get(row["path"])
             label = row["label"]
-            if decision is not None and not _is_outdated(decision, label):
+            if decision is not None and label == decision.previous:
                 label = decision.label
             if label is not None:
                 path, box = path_and_box(row["path"])

@@ -400,15 +400,7 @@ class MilvusStore(RemoteStore):
         with in_a_sentence(self.address):
             self._client.upsert(self._name, [*rows], timeout=_PATIENCE)
 
-    def replace_rows(
-        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
-    ) -> RowIds:
-        ids = self.add(vectors, items, features)  # a row replaces the one with the same path
-        if removed:
-            self.remove({"path": removed})
-        return ids
-
-    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+    def set_labels(self, labels: Mapping[str, str | None]) -> int:
         fields = FIELDS if self.info.features is None else (*FIELDS, "features")
         paths, changed = [*labels], 0
         size = max(1, BATCH // (4 * self.info.dim + 4 * (self.info.features or 0) + 512))
@@ -418,8 +410,6 @@ class MilvusStore(RemoteStore):
             changed += len(rows)
             if rows:
                 self._upsert([row | _texts(row["path"], labels[row["path"]], row["columns"]) for row in rows])
-        if removed:
-            self.remove({"path": removed})
         return changed
 
     def remove(self, where: Where) -> int:

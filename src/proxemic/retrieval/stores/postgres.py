@@ -318,33 +318,19 @@ class PostgresStore(RemoteStore):
 
         def work(cursor: Cursor) -> list[int]:
             state = self._line(cursor, lock=True)
-            next_id = state.next_id
-            # Another writer may have added some paths, as may this one if its connection was lost after a commit.
-            query = SQL("SELECT path, id FROM {} WHERE path = ANY(%s)").format(self._table)
-            ids: dict[str, int] = dict(cursor.execute(query, (paths,)).fetchall())
+            cursor.execute(SQL("DELETE FROM {} WHERE path = ANY(%s)").format(self._table), (paths,))
+            ids = range(state.next_id, state.next_id + len(rows))
             with cursor.copy(SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._table)) as copy:
                 copy.set_types(["int8", "text", "text", "jsonb", "vector", "float4[]"])
-                for item, vector, some in zip(rows, vectors, kept, strict=True):
-                    if item["path"] in ids:
-                        continue
+                for number, item, vector, some in zip(ids, rows, vectors, kept, strict=True):
                     cells = {name: text for name, text in item.items() if name not in OWN and text is not None}
-                    copy.write_row(
-                        (
-                            next_id,
-                            item["path"],
-                            item["label"],
-                            Jsonb(cells),
-                            Vector(vector),
-                            some if some is None else some.tolist(),
-                        )
-                    )
-                    ids[item["path"]] = next_id
-                    next_id += 1
+                    texts = (item["path"], item["label"], Jsonb(cells))
+                    copy.write_row((number, *texts, Vector(vector), some if some is None else some.tolist()))
             cursor.execute(
                 "UPDATE proxemic_galleries SET next_id = %s, columns = %s WHERE number = %s",
-                (next_id, [*state.with_further(items.column_names)], self._number),
+                (ids.stop, [*state.with_further(items.column_names)], self._number),
             )
-            return [ids[path] for path in paths]
+            return [*ids]
 
         return np.array(self._server.run(work), np.int64)
 
@@ -355,13 +341,7 @@ class PostgresStore(RemoteStore):
 
         return self._server.run(work)
 
-    def replace_rows(
-        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
-    ) -> RowIds:
-        replace = super().replace_rows
-        return self.transaction(lambda: replace(vectors, items, features, removed))
-
-    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
+    def set_labels(self, labels: Mapping[str, str | None]) -> int:
         query = SQL(
             "UPDATE {} AS own SET label = given.label FROM unnest(%s::text[], %s::text[]) AS given (path, label) "
             "WHERE own.path = given.path AND own.label IS DISTINCT FROM given.label"
@@ -369,10 +349,7 @@ class PostgresStore(RemoteStore):
 
         def work(cursor: Cursor) -> int:
             self._line(cursor, lock=True)
-            changed = cursor.execute(query, ([*labels], [*labels.values()])).rowcount
-            if removed:
-                cursor.execute(SQL("DELETE FROM {} WHERE path = ANY(%s)").format(self._table), ([*removed],))
-            return changed
+            return cursor.execute(query, ([*labels], [*labels.values()])).rowcount
 
         return self._server.run(work)
 

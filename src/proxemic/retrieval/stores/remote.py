@@ -54,7 +54,6 @@ class RemoteStore(Store):
     """A gallery on a server, whose rows have `id`, `path`, `label`, `columns` (a dictionary) and `vector`."""
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
-    rows_at_once: ClassVar[int] = 8_192
 
     @abstractmethod
     def _state(self) -> State:

@@ -26,13 +26,13 @@ FeatureRows = Float32[np.ndarray, "rows features"]
 QueryRows = Float32[np.ndarray, "queries dim"]
 RowIds = Int64[np.ndarray, " rows"]
 
-FORMAT = 1
+FORMAT = 2
 """The version of the file format of galleries, in every store and in exported files."""
 
 DECISIONS = (
     "CREATE TABLE IF NOT EXISTS {decisions}(number {key}, path TEXT NOT NULL, state TEXT NOT NULL, time TEXT NOT NULL, "
     "session TEXT NOT NULL, reviewer TEXT, action TEXT, previous TEXT, label TEXT)",
-    "CREATE UNIQUE INDEX IF NOT EXISTS {active} ON {decisions}(path) WHERE state IN ('looking', 'open', 'applying')",
+    "CREATE UNIQUE INDEX IF NOT EXISTS {active} ON {decisions}(path) WHERE state IN ('looking', 'open')",
 )
 """The table of people's decisions about rows, see `proxemic.retrieval.curation.decisions`."""
 
@@ -83,24 +83,26 @@ class GalleryInfo:
 
     @classmethod
     def from_json(cls, content: Any, owner: object) -> Self:
-        """Read the result of `to_json`; `UserError` if a newer version wrote it, `ValueError` for anything else."""
+        """Read the result of `to_json`; `UserError` if another version wrote it, `ValueError` for anything else."""
         version = content.get("format") if isinstance(content, Mapping) else None
-        refuse_newer(owner, version)
-        if version != FORMAT:
+        if not isinstance(version, int):
             raise ValueError(f"its format is {version!r}, but {FORMAT} is what can be read here")
+        check_format(owner, version)
         try:
             return cls(**{name: value for name, value in content.items() if name != "format"})
         except TypeError as error:
             raise ValueError(f"it does not describe a gallery: {error}") from error
 
 
-def refuse_newer(owner: object, version: Any) -> None:
-    """Raise `UserError` if a gallery's format is newer than this program."""
-    if isinstance(version, int) and version > FORMAT:
+def check_format(owner: object, version: int) -> None:
+    """Raise `UserError` if a gallery's format is not that of this version."""
+    if version > FORMAT:
         raise UserError(
             f"{owner} was written by a newer version of proxemic: update proxemic (its format is {version}, and "
             f"{FORMAT} is the newest that this version reads)."
         )
+    if version < FORMAT:
+        raise UserError(f"{owner} was written by an older version of proxemic (format {version}): create it again.")
 
 
 class Neighbours(NamedTuple):
@@ -131,11 +133,9 @@ class Store(ABC):
     Attributes:
         address: The address as a user writes it, without a password.
         indexes: The kinds of index that `build_index` can make.
-        rows_at_once: Rows to hand over at once in a long addition.
     """
 
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact",)
-    rows_at_once: ClassVar[int] = 65_536
 
     def __init__(self, address: str, info: GalleryInfo) -> None:
         self.address = address
@@ -177,7 +177,7 @@ class Store(ABC):
         """Allow opening pictures below further folders and addresses."""
 
     def transaction(self, work: Callable[[], T]) -> T:
-        """Read and change in `work` as one transaction, beside which no process writes; only PostgreSQL can do this."""
+        """Read and change in `work` as one transaction, beside which no process writes; Milvus cannot do this."""
         return work()
 
     @property
@@ -195,43 +195,19 @@ class Store(ABC):
 
     @abstractmethod
     def add(self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None) -> RowIds:
-        """Add rows with new paths and return their ids; raise `PartlyWritten` if only the first could be written.
+        """Add rows and return their ids; raise `PartlyWritten` if only the first could be written.
 
-        `features` must be given if the gallery stores features, and only then.
+        A row replaces the one with the same path. `features` must be given if the gallery stores features, and only
+        then.
         """
 
     @abstractmethod
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions, and return their number."""
 
-    def replace_rows(
-        self, vectors: VectorRows, items: pa.Table, features: FeatureRows | None = None, removed: Sequence[str] = ()
-    ) -> RowIds:
-        """Replace the rows with the same paths, and remove the paths `removed`, in one step if possible; return ids."""
-        self.remove({"path": [*items["path"].to_pylist(), *removed]})
-        return self.add(vectors, items, features)
-
-    def set_labels(self, labels: Mapping[str, str | None], removed: Sequence[str] = ()) -> int:
-        """Change the labels of rows, by path, and remove the rows `removed`; return how many labels changed."""
-        vectors, tables, features = [], [], []
-        for some, items in self.iterate():
-            paths, before = items["path"].to_pylist(), items["label"].to_pylist()
-            rows = [row for row, path in enumerate(paths) if path in labels and labels[path] != before[row]]
-            if not rows:
-                continue
-            part = items.take(rows)
-            texts = pa.array([labels[paths[row]] for row in rows], pa.string())
-            tables.append(part.set_column(part.column_names.index("label"), "label", texts).drop_columns(["id"]))
-            vectors.append(some[rows])
-            features.append(self.features(part["id"].to_numpy()))
-        if not tables:
-            if removed:
-                self.remove({"path": [*removed]})
-            return 0
-        kept = [some for some in features if some is not None]
-        changed = pa.concat_tables(tables)
-        self.replace_rows(np.concatenate(vectors), changed, np.concatenate(kept) if kept else None, removed)
-        return len(changed)
+    @abstractmethod
+    def set_labels(self, labels: Mapping[str, str | None]) -> int:
+        """Change the labels of rows, by path, and return how many changed; unknown paths are ignored."""
 
     @abstractmethod
     def features(self, ids: RowIds) -> FeatureRows | None:

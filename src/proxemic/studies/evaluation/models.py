@@ -11,7 +11,7 @@ from proxemic.data.sources import OwnSource, OwnVectors, load_query_gallery
 from proxemic.data.sources.own_source import NewImages
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.models import EmbeddingModel, takes_vectors
+from proxemic.models import EmbeddingModel, read_checksum, takes_vectors
 from proxemic.recipes.reader import Evaluation, own_backbone, read_evaluation
 from proxemic.runs.embed import embed_images, load_embedder, pick_device
 from proxemic.studies.targets import is_run
@@ -33,6 +33,7 @@ def embed_models(
             batch_size=request.evaluation.batch_size,
             workers=request.batches.workers,
             precision=precision,
+            checksum=read_checksum(path) if model.config.custom_backbone is None else None,
         )
         rows = replace(images.rows, embeddings=embeddings, precision=precision)
         embedded.append(replace(images, rows=rows))

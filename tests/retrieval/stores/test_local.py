@@ -1,44 +1,45 @@
-"""Full disks, several processes, damage and malice in a gallery's folder."""
+"""Full disks, several processes, kill -9 and damage in a gallery's folder."""
 
-import hashlib
-import io
-import re
 import resource
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import warm
-from galleries import random_vectors, some_items
+from galleries import naive_search, random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
+from proxemic.retrieval.backup import export_gallery
 from proxemic.retrieval.stores import GalleryInfo
 from proxemic.retrieval.stores.local import LocalStore
-from proxemic.retrieval.stores.local.database import File, State, connect, read_state, write_state
 
 DIM = 8
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    """A store of two segments, the first with removed rows."""
+    """A store with removed rows."""
     store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(DIM, "euclidean"))
     store.add(random_vectors(50, DIM, 0, "euclidean"), some_items(50))
     store.add(random_vectors(5, DIM, 1, "euclidean"), some_items(5, 50))
     store.remove({"path": ["/3.jpg", "/7.jpg"]})
-    assert len(store._snapshot.segments) == 2
     return store
+
+
+def vectors_of(folder: Path) -> Path:
+    """The only file of vectors."""
+    (path,) = folder.glob("vectors-*.f32")
+    return path
 
 
 def content(folder: Path) -> list[tuple[Any, ...]]:
@@ -64,15 +65,14 @@ def disk_with(space: int) -> Iterator[None]:
 
 
 @pytest.mark.full_disk
-@pytest.mark.parametrize("space", [10, 300, 1000])
+@pytest.mark.parametrize("space", [10, 300, 2000])
 @pytest.mark.parametrize(
     "change",
     [
         lambda store: store.add(random_vectors(400, DIM, 2, "euclidean"), some_items(400, 100)),
         lambda store: store.remove({"label": ["class 0", "class 1"]}),
-        lambda store: store.build_index("hnsw"),
     ],
-    ids=["add", "remove", "index"],
+    ids=["add", "remove"],
 )
 def test_a_full_disk_leaves_the_gallery_as_it_was(
     store: LocalStore, space: int, change: Callable[[LocalStore], object]
@@ -82,10 +82,9 @@ def test_a_full_disk_leaves_the_gallery_as_it_was(
         change(store)
     assert content(store.folder) == before
     change(store)
-    assert (content(store.folder), store.index) != (before, {"kind": "exact", "rows": 53})
-    # The next change removes half-written and replaced files.
-    store.add_roots(["/photos"])
-    assert {path.name for path in store.folder.glob("*-*")} == store._snapshot.state.names()
+    assert content(store.folder) != before
+    store.add_roots(["/photos"])  # the next change removes a replaced file
+    assert vectors_of(store.folder).stat().st_size >= 4 * DIM * len(store)
 
 
 @pytest.mark.full_disk
@@ -101,38 +100,50 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from proxemic.retrieval.stores.local import LocalStore
-with LocalStore.open(sys.argv[1])._changing():
-    print("writes", flush=True)
+
+def work():
+    store.remove({"label": "class 0"})
     Path(sys.argv[2]).touch()
-    time.sleep(100)
+    time.sleep(float(sys.argv[3]))
+
+store = LocalStore.open(sys.argv[1])
+store.transaction(work)
 """
 
 
-def test_a_second_writer_is_told_of_the_first_and_readers_go_on(store: LocalStore, tmp_path: Path) -> None:
-    process = warm.Process("-c", WRITER, store.folder, tmp_path / "writes")
+@pytest.mark.parametrize("ends", [True, False], ids=["committed", "killed"])
+def test_a_second_writer_waits_for_the_first_and_readers_go_on(store: LocalStore, tmp_path: Path, ends: bool) -> None:
+    process = warm.Process("-c", WRITER, store.folder, tmp_path / "writes", "0.5" if ends else "100")
     while not (tmp_path / "writes").exists():
         assert process.poll() is None, process.communicate()
-    before = content(store.folder)
-    changes: list[Callable[[], object]] = [
+    assert len(store) == len(content(store.folder)) == 53
+    assert (store.search(random_vectors(1, DIM), 53).ids >= 0).all()
+    if not ends:
+        process.kill()
+    store.add(random_vectors(1, DIM), some_items(1, 99))
+    process.communicate()
+    assert len(store) == (36 if ends else 54)
+    assert store.verify() == []
+
+
+def test_who_waits_too_long_is_told(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxemic.retrieval.stores.database._PATIENCE", 0.01)
+    process = warm.Process("-c", WRITER, store.folder, tmp_path / "writes", "100")
+    while not (tmp_path / "writes").exists():
+        assert process.poll() is None, process.communicate()
+    for change in (
         lambda: store.add(random_vectors(1, DIM), some_items(1, 99)),
-        lambda: store.remove({"label": "class 0"}),
-        lambda: store.build_index("hnsw"),
         lambda: store.build_index("exact"),
         lambda: LocalStore.delete(str(store.folder)),
-    ]
-    for change in changes:
-        with pytest.raises(UserError, match=rf"is being written to by process {process.pid} of \w+ on .*, since 2"):
+    ):
+        with pytest.raises(UserError, match="is being written to by another process"):
             change()
-    assert store.search(random_vectors(1, DIM), 1).ids.shape == (1, 1)
-    assert content(store.folder) == before
     process.kill()
     process.communicate()
-    changes[0]()  # a killed writer lets go
-    assert len(store) == 54
 
 
 CHANGES = """
-import sys
+import sys, time
 sys.path.insert(0, sys.argv[2])
 from galleries import random_vectors, some_items
 from proxemic.retrieval.stores.local import LocalStore
@@ -141,12 +152,13 @@ for number in range(24):
     store.add(random_vectors(4, 8, number, "euclidean"), some_items(4, 100 + 4 * number, [str(number)] * 4))
     if number % 3 == 2:
         store.remove({"label": [str(number), str(number - 1)]})
+    time.sleep(0.01)
 """
 
 
 def test_readers_see_whole_states_while_another_process_writes(store: LocalStore) -> None:
     """Every state has all of an addition and a removal, or nothing of it."""
-    process = warm.Process("-c", CHANGES, store.folder, Path(__file__).parents[3])
+    process = warm.Process("-c", CHANGES, store.folder, Path(__file__).parents[2])
     states: set[int] = set()
     query = random_vectors(2, DIM, 9, "euclidean")
     while process.poll() is None or not states:
@@ -164,21 +176,45 @@ def test_readers_see_whole_states_while_another_process_writes(store: LocalStore
     assert len(states) > 1
 
 
-def test_a_reader_keeps_its_state_when_files_are_removed(store: LocalStore) -> None:
-    reader = LocalStore.open(str(store.folder))
-    first = store._snapshot.state.segments[0].vectors.name
+def test_a_reader_keeps_its_state_when_files_are_replaced(store: LocalStore) -> None:
+    reader, vectors, first = LocalStore.open(str(store.folder)), content(store.folder), vectors_of(store.folder)
     found = reader.search(random_vectors(1, DIM, 3, "euclidean"), 53)
     rows = reader.iterate(10)
+    begun = [next(rows)]
     for number in range(4):
         store.add(random_vectors(60, DIM, number, "euclidean"), some_items(60, 100 + 60 * number))
-    store.remove({"label": "class 1"})
+    store.remove({"label": ["class 1", "class 2"]})
     store.add_roots(["/photos"])
-    assert not (store.folder / first).exists()
-    assert len(reader.items(found.ids[0])) == 53
-    assert sum(len(table) for _, table in rows) == 53
+    assert not first.exists()
+    parts = [*begun, *rows]
+    assert sum(len(table) for _, table in parts) == 53
+    assert b"".join(part.tobytes() for part, _ in parts) == b"".join(row[-1] for row in vectors)
+    left = reader.items(found.ids[0])["id"].to_pylist()
+    assert left == [number for number in found.ids[0].tolist() if number % 3 == 0], "rows that are still there"
     assert len(reader) == len(store)
-    with pytest.raises(UserError, match=r"Row \d+ is not in .* any more: search again"):
-        reader.items(np.array([10**6]))
+
+
+def test_removed_rows_do_not_stay_for_ever(tmp_path: Path) -> None:
+    rows, vectors = 20_000, random_vectors(20_000, 4)
+    store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(4, features=2))
+    features = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+    store.add(vectors, some_items(rows), features)
+    reader = LocalStore.open(str(store.folder))
+    size = vectors_of(store.folder).stat().st_size
+    for gone in (3, 2, 5):
+        store.remove({"path": [f"/{number}.jpg" for number in range(0, rows, gone)]})
+        store.add(vectors[:1], some_items(1, 10**6), features[:1])  # replaces itself
+    left = {number: vectors[number] for number in range(rows) if number % 3 and number % 2 and number % 5}
+    assert vectors_of(store.folder).stat().st_size <= size / 2
+    assert len([*store.folder.iterdir()]) == 3
+    for value in (store, reader, LocalStore.open(str(store.folder))):
+        assert len(value) == len(left) + 1
+        _, ids = naive_search(vectors[:3], {**left, rows + 2: vectors[0]}, 4, "cosine")
+        np.testing.assert_array_equal(value.search(vectors[:3], 4).ids, ids)
+        chosen = np.array([*left])[[5, 77, 4000]]
+        np.testing.assert_array_equal(value.features(chosen), features[chosen])
+        np.testing.assert_array_equal(value.rows(chosen)[0], vectors[chosen])
+        assert value.verify() == []
 
 
 def test_threads_may_search_while_one_writes(store: LocalStore) -> None:
@@ -226,192 +262,55 @@ def test_another_gallery_in_its_place_is_noticed(store: LocalStore, tmp_path: Pa
         store.search(random_vectors(1, DIM), 1)
 
 
-def test_large_segments_are_not_written_again(tmp_path: Path) -> None:
-    store = LocalStore.create(str(tmp_path / "gallery"), GalleryInfo(2))
-    vectors = random_vectors(70_000, 2)
-    store.add(vectors, some_items(70_000))
-    first = {path.name: path.stat().st_ino for path in store.folder.glob("*-*")}
-    store.add(vectors[:40_000], some_items(40_000, 70_000))
-    store.remove({"path": "/5.jpg"})
-    assert first.items() <= {path.name: path.stat().st_ino for path in store.folder.glob("*-*")}.items()
-    for _ in range(3):
-        store.add(vectors[:1], some_items(1, 200_000 + len(store)))
-    assert len(store._snapshot.segments) == 3  # single rows are written again together
-
-
-def test_every_flipped_byte_is_found(store: LocalStore) -> None:
-    """Or does not matter, as pages of SQLite have unused bytes."""
-    store.build_index("hnsw", m=2)
-    store.add_roots(["/photos"])  # removes the files of the state before
-    before, index = content(store.folder), store.index
-    files = sorted(store.folder.glob("[!.]*"))
-    assert len(files) == 6
-    for path in files:
-        sound, rng = path.read_bytes(), np.random.default_rng(0)
-        is_database = path.suffix == ".sqlite"
-        places = {0, len(sound) - 1, *rng.integers(len(sound), size=60 if is_database else 12).tolist()}
-        for place in places:
-            damaged = bytearray(sound)
-            damaged[place] ^= 1 << int(rng.integers(8))
-            path.write_bytes(damaged)
-            try:
-                problems = LocalStore.open(str(store.folder)).verify()
-            except UserError as error:
-                problems = [str(error)]
-            assert all(str(store.folder) in problem and "\n" not in problem for problem in problems)
-            if not problems:
-                assert is_database, (path.name, place)
-                assert content(store.folder) == before
-                assert LocalStore.open(str(store.folder)).index == index
-        path.write_bytes(sound)
-    assert LocalStore.open(str(store.folder)).verify() == []
-
-
-def one_sentence(folder: Path) -> str:
-    """Collect the messages of all first uses of a folder."""
-    said = []
-    for use in (
-        lambda store: store.search(random_vectors(2, DIM, 0, "euclidean"), 100),
-        lambda store: store.search(random_vectors(2, DIM, 0, "euclidean"), 3, {"label": "class 1"}),
-        lambda store: store.known_paths(["/1.jpg"]),
-        lambda store: store.items(np.array([1, 51])),
-        lambda store: [*store.iterate()],
-    ):
-        try:
-            use(LocalStore.open(str(folder)))
-        except UserError as error:
-            said.append(str(error))
-    try:
-        verified = LocalStore.open(str(folder)).verify()
-    except UserError as error:
-        verified = [str(error)]
-    assert verified
-    assert all("\n" not in value and len(value) < 600 for value in (*said, *verified))
-    return " ".join([*said, *verified])
-
-
-def test_truncated_and_swapped_files(store: LocalStore, tmp_path: Path) -> None:
-    other = LocalStore.create(str(tmp_path / "other"), GalleryInfo(DIM, "euclidean"))
-    other.add(random_vectors(50, DIM, 7, "euclidean"), some_items(50, labels=["class 3"] * 50))
-    for kind in ("vectors", "items"):
-        ours, theirs = (getattr(value._snapshot.state.segments[0], kind).name for value in (store, other))
-        path, sound = store.folder / ours, (store.folder / ours).read_bytes()
-        for content_now in (b"", sound[: len(sound) // 2], sound + b"x", (other.folder / theirs).read_bytes()):
-            path.write_bytes(content_now)
-            assert f"{path} is damaged (it" in one_sentence(store.folder)
-        path.unlink()
-        assert f"{path} is damaged (it is missing)" in one_sentence(store.folder)
-        path.write_bytes(sound)
-    shutil.copy(other.folder / "gallery.sqlite", store.folder)
-    assert "is damaged (it is missing)" in one_sentence(store.folder)
-
-
-@pytest.mark.parametrize("kind", ["vectors", "items"])
-def test_damage_is_not_copied_into_new_files(store: LocalStore, kind: str) -> None:
-    """A change that would write damaged rows again, with a checksum that is right, is refused."""
-    path = store.folder / getattr(store._snapshot.state.segments[0], kind).name
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes(damaged)
+def test_damaged_vectors_are_found_and_never_copied(store: LocalStore, tmp_path: Path) -> None:
+    path = vectors_of(store.folder)
+    sound = path.read_bytes()
     changes: list[Callable[[LocalStore], object]] = [
-        lambda item: item.add(random_vectors(200, DIM, 2, "euclidean"), some_items(200, 100)),
         lambda item: item.remove({"label": ["class 0", "class 1"]}),
+        lambda item: export_gallery(Gallery(item), tmp_path / "copy.parquet"),
     ]
-    for change in changes:
-        with pytest.raises(UserError, match=f"{path.name} is damaged"):
-            change(LocalStore.open(str(store.folder)))
-    assert len(LocalStore.open(str(store.folder))) == 53
+    flipped = sound[:40] + bytes([sound[40] ^ 4]) + sound[41:]
+    for damaged in (b"", sound[:-1], flipped, None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        for change in changes:
+            with pytest.raises(UserError, match=rf"{path} is damaged \(.+\): put the folder back from a copy"):
+                change(LocalStore.open(str(store.folder)))
+        (problem,) = LocalStore.open(str(store.folder)).verify()
+        assert str(path) in problem
+    path.write_bytes(flipped)
+    store.add(random_vectors(9, DIM), some_items(9, 500))
+    assert len(store.verify()) == 1, "a checksum of further rows does not make them sound"
+    path.write_bytes(sound + path.read_bytes()[len(sound) :])
+    assert store.verify() == []
+    assert not (tmp_path / "copy.parquet").exists()
 
 
-def forge(store: LocalStore, change: Callable[[State], object]) -> None:
-    """Write a state with a right checksum, as somebody does who means harm."""
-    with connect(store.folder, "written") as db:
-        db.execute("BEGIN IMMEDIATE")
-        state = read_state(db, store.folder)
-        forged = replace(state)
-        change(forged)
-        write_state(db, state.segments, forged)
-        db.execute("COMMIT")
+def test_a_shortened_file_gets_no_new_rows(store: LocalStore) -> None:
+    path = vectors_of(store.folder)
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="is damaged"):
+        store.add(random_vectors(1, DIM), some_items(1, 99))
 
 
-def forge_file(store: LocalStore, number: int, kind: str, written: bytes) -> Path:
-    """Replace a file of a segment, with all sizes and checksums that fit."""
-    segments = [*store._snapshot.state.segments]
-    path = store.folder / getattr(segments[number], kind).name
-    path.write_bytes(written)
-    file = File(path.name, len(written), hashlib.sha256(written).hexdigest())
-    segments[number] = replace(segments[number], **{kind: file})
-    forge(store, lambda state: object.__setattr__(state, "segments", tuple(segments)))
-    return path
+@pytest.mark.parametrize("content", [b"{}", b"SQLite format 3\0" + bytes(100), b"\xff" * 5000])
+def test_what_is_no_database(store: LocalStore, content: bytes) -> None:
+    (store.folder / "gallery.sqlite").write_bytes(content)
+    for use in (LocalStore.open, LocalStore.delete, lambda folder: LocalStore.create(folder, GalleryInfo(DIM))):
+        with pytest.raises(UserError, match=r"gallery.sqlite is damaged \(file is not a database\)"):
+            use(str(store.folder))
 
 
-def npy(header: str, body: bytes = bytes(160)) -> bytes:
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode("latin-1") + body
-
-
-SHAPED = "{{'descr': {}, 'fortran_order': False, 'shape': {}, }}"
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        b"",
-        npy(SHAPED.format("'|O'", (5, 8)).ljust(117) + "\n"),
-        npy(SHAPED.format("'<f4'", (4, 8)).ljust(117) + "\n"),
-        npy(SHAPED.format("'<f4'", (5, 8)).ljust(117) + "\n", b""),  # no bytes
-    ],
-)
-def test_headers_that_lie(store: LocalStore, written: bytes) -> None:
-    path = forge_file(store, 1, "vectors", written)
-    assert f"{path} is damaged (" in one_sentence(store.folder)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_numbers_that_are_none(store: LocalStore, value: float) -> None:
-    vectors, file = np.array(store._snapshot.segments[1].vectors), io.BytesIO()
-    vectors[2, 3] = value
-    np.save(file, vectors)
-    path = forge_file(store, 1, "vectors", file.getvalue())
-    found = LocalStore.open(str(store.folder))
-    with pytest.raises(UserError, match=rf"{path.name} is damaged \(it has numbers that are not finite"):
-        found.search(random_vectors(2, DIM, 0, "euclidean"), 100)
-    assert (found.search(random_vectors(2, DIM, 0, "euclidean"), 3).ids >= 0).all()
-    assert len(found.verify()) == (value != 1e30)
-
-
-def arrow(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def hostile(offsets: list[int], text: bytes = b"a") -> bytes:
-    """Two columns of five texts, with other offsets and bytes than Arrow would write."""
-    written = arrow(pa.table({"path": ["a"] * 5, "label": ["a"] * 5}))
-    right = np.arange(6, dtype=np.int32).tobytes()
-    assert right in written
-    assert b"a" * 5 in written
-    return written.replace(right, np.array(offsets, np.int32).tobytes()).replace(b"a" * 5, text * 5)
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        (arrow(pa.table({"path": ["a"] * 5, "other": ["b"] * 5})), "its columns are path: string other"),
-        (arrow(pa.table({"path": [1] * 5, "label": ["b"] * 5})), "its columns are path: int64"),
-        (arrow(pa.table({"path": ["a"] * 4, "label": ["b"] * 4})), "it has 4 rows"),
-        (arrow(pa.table([pa.array(["a"] * 5)] * 3, names=["path", "label", "path"])), "its columns are path"),
-        (hostile([0, 1, 2, 3, 4, 10**9]), "is damaged ("),
-        (hostile([0, 1, 2, 3, 4, 5], b"\xff"), "is damaged ("),
-        (b"no table" * 9, "Not an Arrow file"),
-        (arrow(pa.table({"path": ["a"] * 5, "label": ["b"] * 5}))[:-9] + bytes(9), "is damaged ("),
-    ],
-)
-def test_tables_that_are_others(store: LocalStore, written: bytes, said: str) -> None:
-    path = forge_file(store, 1, "items", written)
-    assert f"{path} is damaged (" in (sentence := one_sentence(store.folder))
-    assert said in sentence
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "gallery.sqlite")) as db:
+        db.execute("CREATE TABLE pictures(name)")
+        db.commit()
+    before = (tmp_path / "gallery.sqlite").read_bytes()
+    for use in (LocalStore.open, LocalStore.delete):
+        with pytest.raises(UserError, match="holds no gallery"):
+            use(str(tmp_path))
+    with pytest.raises(UserError, match="is not empty"):
+        LocalStore.create(str(tmp_path), GalleryInfo(4))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 FOR_EVER = """
@@ -424,7 +323,7 @@ while True:
     first = int(store.next_ids(count=10**6)[-1]) + 1
     vectors = random_vectors(4, 8, first, "euclidean")
     store.add(vectors, some_items(4, first, [f"group {first}"] * 4))
-    store.replace_rows(vectors, some_items(4, first, [f"again {first}"] * 4))
+    store.add(vectors, some_items(4, first, [f"again {first}"] * 4))
     if first % 3:
         store.remove({"label": f"again {first}"})
 """
@@ -433,7 +332,7 @@ while True:
 def test_a_killed_writer_leaves_the_state_before_or_after(store: LocalStore) -> None:
     for moment in range(6):
         before = len(store)
-        process = warm.Process("-c", FOR_EVER, store.folder, Path(__file__).parents[3])
+        process = warm.Process("-c", FOR_EVER, store.folder, Path(__file__).parents[2])
         while len(store) == before:
             assert process.poll() is None, process.communicate()
         time.sleep(0.013 * moment)
@@ -443,8 +342,7 @@ def test_a_killed_writer_leaves_the_state_before_or_after(store: LocalStore) -> 
         groups = store.count_labels()
         assert all(number == 4 for label, number in groups.items() if label and not label.startswith("class"))
         store.add_roots([f"/{moment}"])
-        store.add_roots([f"/again {moment}"])
-        assert {path.name for path in store.folder.glob("*-*")} == store._snapshot.state.names()
+        vectors_of(store.folder)
 
 
 def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
@@ -452,7 +350,7 @@ def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
 ) -> None:
     before, base = content(store.folder), shutil.copytree(store.folder, tmp_path / "base")
     killed = MemoryError("killed")
-    for moment in range(7):
+    for moment in range(3):
         calls = count()
 
         def dying(work: Callable[..., Any], moment: int = moment, calls: Iterator[int] = calls) -> Callable[..., Any]:
@@ -481,12 +379,12 @@ def test_a_deletion_that_is_killed_leaves_the_gallery_whole_or_gone(
             with pytest.raises(UserError, match="holds no gallery"):
                 use()
         assert len(LocalStore.create(str(folder), GalleryInfo(DIM))) == 0
-        assert {path.name for path in folder.iterdir()} == {"gallery.sqlite", ".writer.json"}
+        assert {path.name for path in folder.iterdir()} == {"gallery.sqlite"}
 
 
 def test_only_what_a_gallery_has_written_is_deleted(store: LocalStore, tmp_path: Path) -> None:
     (store.folder / "notes.txt").write_text("ours")
-    of_another = re.sub("-[0-9a-f]{16}-", f"-{'0' * 16}-", store._snapshot.state.segments[0].vectors.name)
+    of_another = f"vectors-{'0' * 16}-0.f32"
     (store.folder / of_another).write_text("another gallery's")
     LocalStore.delete(str(store.folder))
     assert {path.name for path in store.folder.iterdir()} == {"notes.txt", of_another}

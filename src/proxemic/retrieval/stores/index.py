@@ -1,30 +1,22 @@
-"""Faiss indexes of a gallery's folder: built from all rows, sealed, and searched together with newer rows.
+"""Faiss indexes of a gallery's folder: built from all rows, and searched together with newer rows.
 
-A hostile index file makes Faiss access foreign memory. Therefore only indexes that this user has built are read: their
-seal is an HMAC by a key in the user's configuration folder.
+An index lies in the user's cache. If it is missing there, every row is compared.
 """
 
-import hashlib
-import hmac
-import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from jaxtyping import Bool, Float32
 from tqdm import tqdm
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import write_atomically, write_errors
-from proxemic.locks import lock_in_turn
-from proxemic.retrieval.stores.local.database import Damaged, IndexEntry, State
-from proxemic.retrieval.stores.local.segments import Masks, Snapshot, check_file, distances_at, nearest, write_file
+from proxemic.files import write_atomically
+from proxemic.retrieval.stores.arrays import Arrays, Mask, distances_at
+from proxemic.retrieval.stores.database import IndexEntry
 from proxemic.retrieval.stores.store import IndexKind, Neighbours, QueryRows, check_settings, merge
 
 with optional_dependency("retrieval"):
@@ -40,28 +32,6 @@ _LEARNT_FROM = 262_144  # most rows that Faiss trains on
 _AT_ONCE = 8192  # rows handed to Faiss at once
 _LEAST_ROWS = 1000  # ivfpq learns 256 codes per byte
 _PER_LIST = 64  # most rows that train the centre of a list
-
-
-def key_file() -> Path:
-    """Return the path of this user's key, which seals indexes."""
-    return platformdirs.user_config_path("proxemic") / "index.key"
-
-
-def _key() -> bytes:
-    """Read this user's key; create it if there is none."""
-    path = key_file()
-    with write_errors(path), lock_in_turn(path):
-        if not path.exists():
-            with write_atomically(path) as temporary:
-                temporary.chmod(0o600)
-                temporary.write_bytes(secrets.token_bytes(32))
-        return path.read_bytes()
-
-
-def _seal(key: bytes, state: State, entry: IndexEntry) -> str:
-    """Return the HMAC of an index entry, with the checksum of its file, and of the gallery's settings."""
-    content = {"token": state.token, "info": state.info.to_json(), **asdict(replace(entry, seal=""))}
-    return hmac.digest(key, json.dumps(content, sort_keys=True).encode(), "sha256").hex()
 
 
 def _settle(address: str, kind: IndexKind, given: Mapping[str, int], rows: int, dim: int) -> dict[str, int]:
@@ -103,46 +73,41 @@ def _make(kind: IndexKind, some: Float32[np.ndarray, "some dim"], settings: Mapp
     return index
 
 
-def build(snapshot: Snapshot, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
+def build(address: str, arrays: Arrays, kind: IndexKind, given: Mapping[str, int]) -> IndexEntry:
     """Build an index of all rows, measure its recall and write it.
 
     The queries of the measurement are rows that are not yet in the index, as neighbours of indexed rows are easier to
     find. Unless the effort of a search is given, take the least that finds 98 % of the ten nearest rows.
     """
-    info, ids = snapshot.state.info, snapshot.live_ids()
-    settings = _settle(str(snapshot.folder), kind, given, len(ids), info.dim)
+    ids, dim = arrays.live_ids(), arrays.vectors.shape[1]
+    settings = _settle(address, kind, given, len(ids), dim)
     if not len(ids):
-        raise UserError(f"{snapshot.folder} has no rows to make an index of: add pictures first.")
-    key = _key()
+        raise UserError(f"{address} has no rows to make an index of: add pictures first.")
     rng = np.random.default_rng(0)
     held_out = np.sort(rng.choice(len(ids), min(_QUERIES, len(ids) // 10), replace=False))
     rest, held_out = np.delete(ids, held_out), ids[held_out]
-    queries = snapshot.vectors_of(held_out)
+    queries = arrays.vectors_of(held_out)
     learnt_from = np.sort(rng.choice(len(rest), min(_LEARNT_FROM, len(rest)), replace=False))
-    made = _faiss.IndexIDMap(_make(kind, snapshot.vectors_of(rest[learnt_from]), settings))
-    right = merge([], len(queries), _K)
+    made = _faiss.IndexIDMap(_make(kind, arrays.vectors_of(rest[learnt_from]), settings))
     with tqdm(total=len(rest), desc=kind, unit="row", leave=False, disable=None) as bar:
         for first in range(0, len(rest), _AT_ONCE):
             some = rest[first : first + _AT_ONCE]
-            vectors = snapshot.vectors_of(some)
-            made.add_with_ids(vectors, some)
-            distances, places = nearest(queries, vectors, _K, info.distance)
-            right = merge([right, Neighbours(distances, some[places])], len(queries), _K)
+            made.add_with_ids(arrays.vectors_of(some), some)
             bar.update(len(some))
     effort, recall = EFFORT[kind], None
+    right = arrays.search(queries, _K, arrays.mask_of(rest)).ids
     for value in [settings[effort]] if settings[effort] else _efforts(kind, settings):
         settings[effort] = value
         if len(queries):
-            found = _found(made, kind, snapshot, queries, _K, value, None).ids
-            recall = float(((found[:, :, None] == right.ids[:, None]) & (right.ids >= 0)[:, None]).sum())
-            recall /= float((right.ids >= 0).sum())
+            found = _found(made, kind, arrays, queries, _K, value, None).ids
+            recall = float(((found[:, :, None] == right[:, None]) & (right >= 0)[:, None]).sum() / (right >= 0).sum())
             if recall >= _RECALL:
                 break
     made.add_with_ids(queries, held_out)
-    content = _faiss.serialize_index(made)
-    file = write_file(snapshot.folder, snapshot.state.new_name("index"), lambda opened: opened.write(content))
-    entry = IndexEntry(kind, len(ids), int(ids[-1]), settings, recall, file, "")
-    return replace(entry, seal=_seal(key, snapshot.state, entry))
+    entry = IndexEntry(kind, len(ids), int(ids[-1]), settings, recall, f"{secrets.token_hex(16)}.faiss")
+    with write_atomically(entry.path) as temporary:
+        _faiss.write_index(made, str(temporary))
+    return entry
 
 
 def _efforts(kind: IndexKind, settings: Mapping[str, int]) -> Sequence[int]:
@@ -152,30 +117,16 @@ def _efforts(kind: IndexKind, settings: Mapping[str, int]) -> Sequence[int]:
     return [2**power for power in range(settings["lists"].bit_length())]
 
 
-def load(snapshot: Snapshot, entry: IndexEntry) -> "FaissIndex":
-    """Read an index into memory.
-
-    Raises:
-        UserError: If another user built the index, or its file is damaged.
-    """
-    path = check_file(snapshot.folder, entry.file)
+def load(entry: IndexEntry) -> "FaissIndex":
+    """Read an index into memory; `UserError` if this user's cache does not have it."""
+    remedy = "every row is compared until proxemic gallery index builds it again."
+    if not entry.path.is_file():
+        raise UserError(f"{entry.path} is not there: {remedy}")
     try:
-        key = key_file().read_bytes()
-    except OSError:
-        key = b""
-    # With an empty key, anybody could make a seal.
-    if not key or not hmac.compare_digest(_seal(key, snapshot.state, entry).encode(), str(entry.seal).encode()):
-        raise UserError(
-            f"The index of {snapshot.folder} was built by another user, and is not read: every row is compared until "
-            "proxemic gallery index builds it again."
-        )
-    try:
-        content = np.fromfile(path, np.uint8)  # verify the bytes that Faiss then reads
-        if hashlib.sha256(content.data).hexdigest() != entry.file.sha256:
-            raise Damaged(path, "its checksum is another")
-        return FaissIndex(_faiss.deserialize_index(content), entry)
-    except (OSError, RuntimeError) as error:  # such as a file of a newer Faiss
-        raise Damaged(path, error) from error
+        return FaissIndex(_faiss.read_index(str(entry.path)), entry)
+    except RuntimeError as error:  # such as a file of a newer Faiss
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{entry.path} cannot be read ({reason}): {remedy}") from error
 
 
 class FaissIndex:
@@ -183,39 +134,36 @@ class FaissIndex:
 
     def __init__(self, index: Any, entry: IndexEntry) -> None:
         self.index, self.entry = index, entry
-        self._divided: tuple[Masks | None, Any] = (None, None)  # of the last search
+        self._divided: tuple[Arrays | None, Mask | None, Any] = (None, None, None)  # of the last search
 
-    def _divide(self, snapshot: Snapshot, masks: Masks) -> tuple[Bool[np.ndarray, " ids"] | None, int, Masks | None]:
-        """Split masks into a mask of the index's ids (None for all), their number, and masks of newer rows."""
-        last = self.entry.last
-        allowed, newer = np.zeros(last + 1, bool), []
-        for segment, mask in zip(snapshot.segments, masks, strict=True):
-            ids = segment.ids[mask]
-            allowed[ids[ids <= last]] = True
-            newer.append(mask & (segment.ids > last))
+    def _divide(self, arrays: Arrays, mask: Mask | None) -> tuple[Bool[np.ndarray, " ids"] | None, int, Mask | None]:
+        """Split a mask into a mask of the index's ids (None for all), their number, and a mask of newer rows."""
+        last, mask = self.entry.last, np.ones(len(arrays.ids), bool) if mask is None else mask
+        allowed, ids = np.zeros(last + 1, bool), arrays.ids[mask]
+        allowed[ids[ids <= last]] = True
+        newer = mask & (arrays.ids > last)
         count = int(np.count_nonzero(allowed))
-        others = newer if any(mask.any() for mask in newer) else None
-        return None if count == self.entry.rows else allowed, count, others
+        return None if count == self.entry.rows else allowed, count, newer if newer.any() else None
 
-    def search(self, snapshot: Snapshot, queries: QueryRows, k: int, masks: Masks) -> Neighbours:
-        """Find the nearest of the masked rows."""
+    def search(self, arrays: Arrays, queries: QueryRows, k: int, mask: Mask | None) -> Neighbours:
+        """Find the nearest of the masked rows, or of all rows."""
         kind, rows, settings = self.entry.kind, self.entry.rows, self.entry.settings
         divided = self._divided
-        if divided[0] is not masks:
-            divided = self._divided = (masks, self._divide(snapshot, masks))
-        allowed, count, newer = divided[1]
+        if divided[0] is not arrays or divided[1] is not mask:
+            divided = self._divided = (arrays, mask, self._divide(arrays, mask))
+        allowed, count, newer = divided[2]
         effort = settings[EFFORT[kind]]
         if allowed is not None and count:
             # Only this share of the rows that a search meets is allowed.
             effort = min(-(-effort * rows // count), settings.get("lists", rows))
         if _compared(kind, settings, rows, k, effort) >= count:
-            return snapshot.search(queries, k, masks)
-        found = _found(self.index, kind, snapshot, queries, k, effort, allowed)
+            return arrays.search(queries, k, mask)
+        found = _found(self.index, kind, arrays, queries, k, effort, allowed)
         lacking = found.ids[:, min(k, count) - 1] < 0  # missing hits come last
         if newer is not None:
-            found = merge([found, snapshot.search(queries, k, newer)], len(queries), k)
+            found = merge([found, arrays.search(queries, k, newer)], len(queries), k)
         if lacking.any():
-            found.distances[lacking], found.ids[lacking] = snapshot.search(queries[lacking], k, masks)
+            found.distances[lacking], found.ids[lacking] = arrays.search(queries[lacking], k, mask)
         return found
 
 
@@ -229,14 +177,13 @@ def _compared(kind: IndexKind, settings: Mapping[str, int], rows: int, k: int, e
 def _found(
     index: Any,
     kind: IndexKind,
-    snapshot: Snapshot,
+    arrays: Arrays,
     queries: QueryRows,
     k: int,
     effort: int,
     allowed: Bool[np.ndarray, " ids"] | None,
 ) -> Neighbours:
     """Search an index for its own rows, and compute exact distances."""
-    distance = snapshot.state.info.distance
     bits = None if allowed is None else np.packbits(allowed, bitorder="little")
     options = {} if bits is None else {"sel": _faiss.IDSelectorBitmap(bits)}
     if kind == "hnsw":
@@ -248,14 +195,12 @@ def _found(
     squares, ids = np.empty((len(queries), candidates), np.float32), np.empty((len(queries), candidates), np.int64)
     # faiss.contrib.torch_utils, which pytorch-metric-learning imports, replaces `search` by a function without
     # parameters.
-    arrays = _faiss.swig_ptr(queries), candidates, _faiss.swig_ptr(squares), _faiss.swig_ptr(ids)
-    _faiss.Index.search_c(index, len(queries), *arrays, parameters)
+    pointers = _faiss.swig_ptr(queries), candidates, _faiss.swig_ptr(squares), _faiss.swig_ptr(ids)
+    _faiss.Index.search_c(index, len(queries), *pointers, parameters)
     if kind == "hnsw":
-        distances = squares / 2 if distance == "cosine" else np.sqrt(squares)  # 1 - cos of unit vectors
+        distances = squares / 2 if arrays.distance == "cosine" else np.sqrt(squares)  # 1 - cos of unit vectors
     else:
-        distances = distances_at(
-            queries, lambda some: snapshot.vectors_of(some.ravel()).reshape(*some.shape, -1), ids, distance
-        )
+        distances = distances_at(queries, arrays.vectors, arrays.places(ids), arrays.distance)
     if (ids < 0).any():
         distances = np.where(ids < 0, np.float32(np.inf), distances)
     # Hits are mostly in order, and sorting takes as long as searching.

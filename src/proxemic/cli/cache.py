@@ -1,0 +1,25 @@
+"""The command that shows and empties the kept embeddings."""
+
+
+def cache(*, clear: bool = False) -> None:
+    """Show the embeddings that are kept in the user's cache, or remove them.
+
+    Every command keeps the embeddings that it makes, so that no other embeds the same pictures by the same model again.
+    Those that were not used for the longest time are removed when all exceed 10 GB (PROXEMIC_CACHE_GB; 0 keeps none).
+    The variable PROXEMIC_CACHE moves the cache.
+
+    Args:
+        clear: Remove all kept embeddings; pretrained networks and decoded images stay.
+    """
+    from proxemic.runs.kept import clear_kept, kept_embeddings, vectors_folder
+    from proxemic.tables import size_text
+
+    if clear:
+        print(f"{size_text(clear_kept())} removed from {vectors_folder()}")
+        return
+    kept = kept_embeddings()
+    for name, (rows, size) in kept.items():
+        print(f"{name}  {rows:,} embeddings, {size_text(size)}")
+    rows, size = (sum(column) for column in zip(*kept.values(), strict=True)) if kept else (0, 0)
+    models = f"{len(kept)} model{'s' * (len(kept) != 1)}"
+    print(f"{rows:,} embeddings by {models}, {size_text(size)} in {vectors_folder()}")

@@ -1,0 +1,372 @@
+"""Vectors that a model has made, kept in the user's cache, so that no command embeds a picture again.
+
+A SQLite file for each model has blocks of vectors that were made together, and for each picture its block and its
+place there. A picture is known by digests of the size and both times of its file, its box, and either its absolute path
+or the number (inode) of its file, which stays if a folder is moved; and by a digest of its content. The time of the
+last change cannot be set back, so that a changed file always has other digests; its old vector stays until its block is
+removed. Everything here may be deleted at any time: it is computed again.
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from jaxtyping import Float32, Int64
+
+from proxemic.caches import cache_folder
+from proxemic.data.pixels import FilePixels
+from proxemic.data.stamps import stamps_of
+from proxemic.errors import UserError, UserNote
+
+Found = Int64[np.ndarray, "pictures 2"]
+"""The block of each picture, and its place there; -1 if the picture is not known."""
+
+_FORMAT = 0x50524F01
+_SCHEMA = (
+    "CREATE TABLE blocks(number INTEGER PRIMARY KEY, used INTEGER NOT NULL, rows INTEGER NOT NULL, "
+    "engine TEXT NOT NULL, vectors BLOB NOT NULL)",
+    "CREATE TABLE rows(key BLOB PRIMARY KEY, block INTEGER NOT NULL, place INTEGER NOT NULL) WITHOUT ROWID",
+    f"PRAGMA user_version={_FORMAT}",
+)
+_PATIENCE = 60  # seconds for which a transaction waits for others
+_DAY = 86_400  # seconds: what was used within a day stays, whatever its size
+_FEW = 8  # looking up more pictures for each block than this takes longer than reading all rows
+_SECONDS = 1.0  # at most this work, and a batch, is lost by a kill
+_MISSES = 256  # pictures in a row with unknown contents after which contents are not looked up any more
+
+
+@dataclass(frozen=True)
+class PictureKeys:
+    """The digests by which pictures are known; None for those at addresses, and missing ones."""
+
+    paths: Sequence[Path | str]
+    boxes: Sequence[object]
+    stamps: Sequence[tuple[str, int] | None]
+
+    @classmethod
+    def of(cls, pixels: FilePixels) -> Self:
+        """Look at the files of pictures."""
+        return cls(pixels.paths, pixels.boxes, stamps_of(pixels))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def of_file(self, place: int) -> tuple[bytes, ...]:
+        """Return the digests of a picture that need no reading."""
+        if (stamp := self.stamps[place]) is None:
+            return ()
+        named = os.path.abspath(self.paths[place])  # noqa: PTH100 - links are not resolved, and it is faster
+        return _digest(stamp[0], named), _digest(stamp[0], str(stamp[1]))
+
+    def of_content(self, place: int) -> tuple[bytes, ...]:
+        """Read the file of a picture, and return the digest of its content, unless it was changed meanwhile."""
+        path, box = self.paths[place], self.boxes[place]
+        if self.stamps[place] is None or isinstance(path, str):
+            return ()
+        try:
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            return ()
+        is_same = stamps_of(FilePixels([path], [box])) == [self.stamps[place]]  # pyright: ignore[reportArgumentType]
+        return (_digest(content, str(box)),) if is_same else ()
+
+
+def _digest(*texts: str) -> bytes:
+    return hashlib.blake2b("\0".join(texts).encode(errors="surrogateescape"), digest_size=16).digest()
+
+
+class KeptVectors:
+    """The vectors of one model; if their file cannot be used, nothing is known or kept, and a note says so once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._usable = True
+
+    def find(self, keys: PictureKeys) -> Found:
+        """Return where the vectors of known pictures are, and note that they are used."""
+        try:
+            return self._find(keys)
+        except KeyError:
+            return np.full((len(keys), 2), -1)
+
+    def _find(self, keys: PictureKeys) -> Found:
+        found = np.full((len(keys), 2), -1)
+        with self._transaction(write=False) as db:
+            if db is None:
+                return found
+            blocks = dict(db.execute("SELECT number, used FROM blocks"))
+            look_up = _look_up(db, blocks, whole=len(keys) > _FEW * len(blocks))
+            places = range(len(keys))
+            unknown = [place for place in places if not _fill(found, place, map(look_up, keys.of_file(place)))]
+            copied, misses = list[int](), 0
+            for place in unknown if blocks else ():
+                is_known = _fill(found, place, map(look_up, keys.of_content(place)))
+                copied += [place] * is_known
+                misses = 0 if is_known else misses + 1
+                if misses == _MISSES:
+                    break
+            old = {number for number, used in blocks.items() if used < _now() - _DAY}
+        again = old & {*found[:, 0].tolist()}
+        if again or copied:
+            with self._transaction(write=True) as db:
+                if db is not None:
+                    db.executemany(
+                        "UPDATE blocks SET used = ? WHERE number = ?", [(_now(), number) for number in again]
+                    )
+                    rows = ((key, *found[place].tolist()) for place in copied for key in keys.of_file(place))
+                    db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", rows)
+        return found
+
+    def read(self, found: Found) -> Float32[np.ndarray, "pictures dim"]:
+        """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
+        parts, rows = [], []
+        with self._transaction(write=False) as db:
+            for number in np.unique(found[:, 0]).tolist():
+                get = "SELECT rows, vectors FROM blocks WHERE number = ?"
+                block = None if db is None else db.execute(get, (number,)).fetchone()
+                if block is None:
+                    raise KeyError(number)
+                own = np.flatnonzero(found[:, 0] == number)
+                parts.append(np.frombuffer(block[1], "<f4").reshape(block[0], -1)[found[own, 1]])
+                rows.append(own)
+        vectors = np.empty((len(found), parts[0].shape[1]), np.float32)
+        for own, part in zip(rows, parts, strict=True):
+            vectors[own] = part
+        return vectors
+
+    def add(
+        self, keys: PictureKeys, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"], engine: str
+    ) -> None:
+        """Keep the vectors of the pictures at some places, in one transaction."""
+        known = [(*keys.of_file(place), *keys.of_content(place)) for place in places]
+        chosen = [row for row, own in enumerate(known) if len(own) == 3]  # the others have changed, or are not files
+        if not chosen:
+            return
+        content = np.ascontiguousarray(vectors[chosen], "<f4").tobytes()
+        with self._transaction(write=True) as db:
+            if db is not None:
+                block = (_now(), len(chosen), engine, content)
+                make = "INSERT INTO blocks(used, rows, engine, vectors) VALUES (?, ?, ?, ?)"
+                number = db.execute(make, block).lastrowid
+                rows = ((key, number, place) for place, row in enumerate(chosen) for key in known[row])
+                db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", rows)
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[sqlite3.Connection | None]:
+        """Run the block in a transaction; yield None if the file is not there, or cannot be used."""
+        db = self._begin(write=write)
+        try:
+            yield db
+            if db is not None:
+                db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._give_up(error)
+            if not write:
+                raise KeyError(str(error)) from error
+        finally:
+            if db is not None:
+                db.close()
+
+    def _begin(self, *, write: bool) -> sqlite3.Connection | None:
+        if not self._usable or not (write or self.path.is_file()):
+            return None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            db = _open(self.path)
+            db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
+            return None
+        return db
+
+    def _give_up(self, error: Exception) -> None:
+        if self._usable:
+            self._usable = False
+            note = f"Vectors are not kept in {self.path} ({error}), and will be computed again by the next command."
+            warnings.warn(note, UserNote, stacklevel=2)
+
+
+def _look_up(
+    db: sqlite3.Connection, blocks: Container[int], *, whole: bool
+) -> Callable[[bytes], tuple[int, int] | None]:
+    """Return a function from a key to a block and a place in it; None for an unknown key, and for a removed block."""
+    if whole:
+        rows = db.execute("SELECT key, block, place FROM rows")
+        return {key: (block, place) for key, block, place in rows if block in blocks}.get
+
+    def look_up(key: bytes) -> tuple[int, int] | None:
+        found = db.execute("SELECT block, place FROM rows WHERE key = ?", (key,)).fetchone()
+        return found if found is not None and found[0] in blocks else None
+
+    return look_up
+
+
+def _fill(found: Found, place: int, known: Iterator[tuple[int, int] | None]) -> bool:
+    """Note where the vector of a picture is by the first of its keys that is known, and return whether one is."""
+    where = next(filter(None, known), None)
+    if where is not None:
+        found[place] = where
+    return where is not None
+
+
+class Keeping:
+    """What is kept of some pictures; as a context, it keeps others about once a second, and when the block ends.
+
+    Args:
+        kept: The vectors of a model.
+        keys: The digests of the pictures.
+        engine: What computes further vectors.
+    """
+
+    def __init__(self, kept: KeptVectors, keys: PictureKeys, engine: str = "torch") -> None:
+        self._kept, self._keys, self._engine = kept, keys, engine
+        self._found = kept.find(keys)
+        self._places, self._vectors = list[int](), list[np.ndarray]()
+        self._began = time.monotonic()
+
+    @property
+    def missing(self) -> Int64[np.ndarray, " missing"]:
+        """The places of the pictures that are not known."""
+        return np.flatnonzero(self._found[:, 0] < 0)
+
+    def known(self, between: range) -> Int64[np.ndarray, " known"]:
+        """Return the places of the known pictures between two places."""
+        return between.start + np.flatnonzero(self._found[between.start : between.stop, 0] >= 0)
+
+    def read(self, places: Int64[np.ndarray, " known"]) -> Float32[np.ndarray, "known dim"]:
+        """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
+        return self._kept.read(self._found[places])
+
+    def add(self, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"]) -> None:
+        """Keep the vectors of the pictures at some places; those that are not finite are left out."""
+        good = np.flatnonzero(np.isfinite(vectors).all(1))
+        self._places += [places[row] for row in good.tolist()]
+        self._vectors.append(vectors[good])
+        if time.monotonic() - self._began > _SECONDS:
+            self._write()
+
+    def completed(self, new: Float32[np.ndarray, "missing dim"]) -> Float32[np.ndarray, "pictures dim"]:
+        """Return the vectors of all pictures, given those of the missing ones."""
+        known = self.known(range(len(self._keys)))
+        if not len(known):
+            return new
+        try:
+            vectors = self.read(known)
+        except KeyError as error:
+            raise UserError("The cache was cleared meanwhile: start the same command again.") from error
+        whole = np.empty((len(self._keys), vectors.shape[1]), np.float32)
+        whole[known] = vectors
+        if len(new):
+            whole[self.missing] = new
+        return whole
+
+    def _write(self) -> None:
+        if self._places:
+            self._kept.add(self._keys, self._places, np.concatenate(self._vectors), self._engine)
+        self._places, self._vectors, self._began = [], [], time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+
+
+def kept_vectors(checksum: str, preprocessing: object, precision: str) -> KeptVectors | None:
+    """Return the vectors of a model with a preprocessing; None if `PROXEMIC_CACHE_GB` is 0."""
+    if _limit() <= 0:
+        return None
+    described = hashlib.sha256(f"{preprocessing!r} {precision}".encode()).hexdigest()
+    return _opened(vectors_folder() / f"{checksum[:24]}-{described[:8]}.sqlite")
+
+
+@cache
+def _opened(path: Path) -> KeptVectors:
+    shutil.rmtree(cache_folder("galleries"), ignore_errors=True)  # of folders, which are searched without a gallery now
+    make_room(_limit())
+    return KeptVectors(path)
+
+
+def _limit() -> float:
+    """Return how many bytes all vectors may take."""
+    return float(os.environ.get("PROXEMIC_CACHE_GB", "10")) * 1e9
+
+
+def vectors_folder() -> Path:
+    """Return the folder of the files of all models."""
+    return cache_folder("vectors")
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Open a file of vectors; a damaged one, or one of another format, is replaced."""
+    for _ in range(2):
+        db = sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+        try:
+            if db.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                return db
+            db.execute("BEGIN IMMEDIATE")
+            if not db.execute("PRAGMA schema_version").fetchone()[0]:
+                for statement in _SCHEMA:
+                    db.execute(statement)
+            db.execute("COMMIT")
+            if db.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                return db
+        except sqlite3.OperationalError:
+            db.close()
+            raise
+        except sqlite3.DatabaseError:  # it is not a database
+            pass
+        db.close()
+        path.unlink(missing_ok=True)
+    raise OSError(f"{path} cannot be created")
+
+
+def make_room(most: float) -> None:
+    """Remove what was not used for the longest time until all vectors take at most this many bytes."""
+    files = sorted(vectors_folder().glob("*.sqlite"), key=lambda file: file.stat().st_mtime)
+    excess = sum(file.stat().st_size for file in files) - most
+    for file in files if excess > 0 else ():
+        with suppress(sqlite3.Error, OSError), closing(_open(file)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            query = "SELECT number, length(vectors) FROM blocks WHERE used < ? ORDER BY used, number"
+            for number, length in db.execute(query, (_now() - _DAY,)).fetchall():
+                if excess > 0:
+                    db.execute("DELETE FROM blocks WHERE number = ?", (number,))
+                    excess -= length
+            db.execute("DELETE FROM rows WHERE block NOT IN (SELECT number FROM blocks)")
+            db.execute("COMMIT")
+            db.execute("VACUUM")
+
+
+def kept_embeddings() -> dict[str, tuple[int, int]]:
+    """Return the number of embeddings of each model, and their bytes, by the name of their file."""
+    found = dict[str, tuple[int, int]]()
+    for path in sorted(vectors_folder().glob("*.sqlite")):
+        with suppress(sqlite3.Error, OSError), closing(_open(path)) as db:
+            (rows,) = db.execute("SELECT coalesce(sum(rows), 0) FROM blocks").fetchone()
+            found[path.stem] = (rows, path.stat().st_size)
+    return found
+
+
+def clear_kept() -> int:
+    """Remove all kept embeddings, and the heads that were learnt from them; return how many bytes they had."""
+    folders = [vectors_folder(), cache_folder("heads")]
+    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return size
+
+
+def _now() -> int:
+    return int(time.time())
