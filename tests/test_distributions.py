@@ -71,7 +71,7 @@ WITHOUT_EXTRAS = [
     "evaluate runs/photos",
     "verify runs/photos",
     "embed runs/photos photos --out vectors.parquet",
-    "calibrate runs/photos photos",
+    "calibrate runs/photos --data.root photos",
     "clean photos",
     "cluster photos",
     "gallery info shop",
