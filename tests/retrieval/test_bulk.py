@@ -261,7 +261,7 @@ def test_a_head_alone_embeds_a_file_of_vectors(photos: Path, tmp_path: Path, her
         torch.testing.assert_close(content.embeddings, head(torch.from_numpy(vectors)))
     np.save(tmp_path / "in.npy", vectors)
     assert embed_to_file(tmp_path / "in.npy", tmp_path / "out.npy", tmp_path / "head") is not None
-    assert np.array_equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "out.npy").embeddings, content.embeddings)
     assert_refused(
         here("embed", photos / "photos", "--model", tmp_path / "head", "--out", tmp_path / "v.npy"),
         ["takes vectors", "photos"],
