@@ -63,7 +63,7 @@ class Wandb(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("wandb")
-        self.runs: dict[str, dict[int, dict[str, float]]] = {}
+        self.runs: dict[str, dict[float, dict[str, float]]] = {}
 
     def init(self, *, project: str, id: str, resume: str) -> SimpleNamespace:  # noqa: A002
         assert (project, resume) == ("birds", "allow")

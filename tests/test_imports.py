@@ -75,7 +75,9 @@ imports_none("faiss", "psycopg", "pymilvus", "ray", "transformers")
 import proxemic.recipes.reader, proxemic.studies.evaluation
 imports_none("matplotlib", "scipy", "sklearn", "timm", "torch._dynamo")
 from proxemic.analyze import characteristics, forces, gap, gradients, landscape, theorems
-imports_none("lightning", "torchvision")
+imports_none("torchvision")
+import proxemic.training.loop, proxemic.training.results
+imports_none("lightning", "torchmetrics")
 """
 
 

@@ -43,17 +43,19 @@ def test_the_package_can_be_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "missing"),
+    ("code", "missing", "extra"),
     [
-        ("from proxemic.data import *; Augmentation(grey=1.0).training(Preprocessing())", "torchvision"),
-        ("import proxemic.recipes.reader", "yaml"),
-        ("import proxemic.cli.show", "rich"),
+        ("from proxemic.data import *; Augmentation(grey=1.0).training(Preprocessing())", "torchvision", "train"),
+        ("from proxemic.metrics import RetrievalCallback", "lightning", "lightning"),
+        ("from proxemic.metrics import RetrievalMetric", "torchmetrics", "lightning"),
+        ("import proxemic.recipes.reader", "yaml", "train"),
+        ("import proxemic.cli.show", "rich", "train"),
     ],
 )
-def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str) -> None:
+def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str, extra: str) -> None:
     result = without(missing, code)
     last = result.stderr.splitlines()[-1]
-    assert last == f"ModuleNotFoundError: {missing} is not installed: install it with {how_to_install('train')}."
+    assert last == f"ModuleNotFoundError: {missing} is not installed: install it with {how_to_install(extra)}."
 
 
 def test_a_missing_extra_is_one_sentence() -> None:

@@ -299,17 +299,7 @@ class Training(TrainingState):
         shown = {f"validation/{name}": value for name, value in values.get("epoch", {}).items()}
         shown |= {f"validation/average_{name}": value for name, value in values.get("average", {}).items()}
         self.log({**shown, **measured, **self.learning_rates()})
-        seconds, times = self.epoch_ended - self.epoch_began, self.session.times
-        times.add("training", seconds)
-        times.add("validation", time.monotonic() - self.epoch_ended)
-        row: dict[str, float] = {"epoch": self.epoch + 1, "step": self.step}
-        row["loss"] = float(self.loss_sum) / self.batch
-        row |= values.get("epoch", {})
-        if self.average is not None and values:
-            not_begun = dict.fromkeys(values["epoch"], math.nan)
-            row |= {f"average_{name}": value for name, value in values.get("average", not_begun).items()}
-        row |= measured | {"seconds": round(seconds, 3)}
-        self.record.rows.append(row)
+        row = self.add_row(values, measured)
         if isinstance(self.schedule, ReduceLROnPlateau):
             self.schedule.step(row[self.recipe.evaluation.metric])
         elif self.schedule is not None and not isinstance(self.schedule, PolynomialDecay):
@@ -317,7 +307,7 @@ class Training(TrainingState):
         self.choose(row, values, measured)
         self.end_phases()
         self.epoch, self.batch, self.loss_sum = self.epoch + 1, 0, 0.0
-        with times.of("saving"):
+        with self.session.times.of("saving"):
             self.save()
             if self.processes.is_first:
                 self.write_chosen()
@@ -353,6 +343,21 @@ class Training(TrainingState):
             shared=True,
             precision=evaluation.precision,
         )
+
+    def add_row(self, values: Mapping[str, RetrievalMetrics], measured: Mapping[str, float]) -> dict[str, float]:
+        """Add the epoch to the history, and its seconds to those of the run; return the row."""
+        seconds, times = self.epoch_ended - self.epoch_began, self.session.times
+        times.add("training", seconds)
+        times.add("validation", time.monotonic() - self.epoch_ended)
+        row: dict[str, float] = {"epoch": self.epoch + 1, "step": self.step}
+        row["loss"] = float(self.loss_sum) / self.batch
+        row |= values.get("epoch", {})
+        if self.average is not None and values:
+            not_begun = dict.fromkeys(values["epoch"], math.nan)
+            row |= {f"average_{name}": value for name, value in values.get("average", not_begun).items()}
+        row |= {**measured, "seconds": round(seconds, 3)}
+        self.record.rows.append(row)
+        return row
 
     def choose(
         self, row: Mapping[str, float], values: Mapping[str, RetrievalMetrics], measured: Mapping[str, float]

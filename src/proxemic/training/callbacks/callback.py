@@ -31,7 +31,10 @@ class Callback:
         """Before the first step of an epoch, but not where a run is resumed within it."""
 
     def on_backward_end(self, training: "TrainingState") -> None:
-        """After the gradients are computed, before they are clipped and the optimiser steps."""
+        """After the gradients are computed, before they are clipped and the optimiser steps.
+
+        In 16-mixed they are still multiplied by the scale of the loss.
+        """
 
     def on_step_end(self, training: "TrainingState", loss: Tensor) -> None:
         """After each step, with its loss; reading the value of ``loss`` waits for a GPU."""
