@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import Here, assert_refused, warm_proxemic
+import warm
+from command_line import TERMINAL, Here, assert_refused, warm_proxemic
 from proxemic.retrieval import Gallery
 from shelves import DIM, EACH
 
@@ -57,16 +58,21 @@ def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> N
     assert "has no pictures: add some first" in result.stderr
 
 
-def test_a_damaged_index_is_a_line_and_the_search_goes_on(shelf: Path, tmp_path: Path) -> None:
+def test_a_damaged_index_is_a_line_and_the_search_goes_on(
+    shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXEMIC_CACHE", str(tmp_path / "cache"))
     shutil.copytree(shelf / "shop", tmp_path / "shop")
     Gallery.open(tmp_path / "shop").build_index("hnsw")
-    (index,) = (tmp_path / "shop").glob("index-*")
+    (index,) = (tmp_path / "cache" / "indexes").iterdir()
     index.write_bytes(index.read_bytes()[:-1])
-    result = warm_proxemic("search", "shop", shelf / "photos/class 02/1.png", "-k", "1", cwd=tmp_path)
+    environment = {**TERMINAL, "PROXEMIC_CACHE": str(tmp_path / "cache")}
+    words = ("search", "shop", shelf / "photos/class 02/1.png", "-k", "1")
+    result = warm.run("-m", "proxemic", *words, cwd=tmp_path, environment=environment)
     first, told = result.stderr.splitlines()
     assert first == "Searching shop"
-    assert told.startswith(f"proxemic: shop/{index.name} is damaged (")
-    assert told.endswith("): every row is compared until proxemic gallery index builds the index again.")
+    assert told.startswith(f"proxemic: shop is searched without its index: {index} cannot be read (")
+    assert told.endswith("every row is compared until proxemic gallery index builds it again.")
     assert result.stdout.count("│") > 0
 
 
