@@ -102,7 +102,7 @@ TABLES: dict[str, list[list[str]]] = {
     "exporting.py": [["convnet", "onnx int8"]],
     "sampling.py": LAYOUTS,
     "intervals.py": [["3", "recall@1"], ["3", "map@r"]],
-    "retrieval.py": [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "256")],
+    "retrieval.py": [[kind, count] for kind in ("exact", "hnsw", "ivfpq") for count in ("1", "100")],
     "cleaning.py": [["Glyphs", "0", "288", "14"]],
     "serving.py": [["convnet", "16"]],
 }
