@@ -15,11 +15,14 @@ import torch
 import warm
 from command_line import Here
 from images import write_folder
+from proxemic.data import ImageSet
 from proxemic.data.pixels import FilePixels
 from proxemic.errors import UserNote
-from proxemic.retrieval import Embedder, Gallery, open_gallery
+from proxemic.models import read_checksum
+from proxemic.retrieval import Embedder, Gallery, list_pictures, open_gallery
 from proxemic.retrieval.curation.clustering import cluster
 from proxemic.runs import kept
+from proxemic.runs.embed import embed_images, load_embedder
 from shelves import write_model
 
 pytestmark = pytest.mark.cpu
@@ -174,12 +177,27 @@ def test_what_was_not_used_for_long_goes_first(cache: Path, photos: Path, model:
     assert embed(model, photos)[1] == 0
 
 
+def test_the_evaluation_of_a_run_takes_part(cache: Path, photos: Path, model: Path) -> None:
+    images = ImageSet.of(list_pictures(photos))
+    network, preprocessing = load_embedder(model)
+    first, again = (embed_images(network, images, preprocessing, checksum=read_checksum(model)) for _ in range(2))
+    assert torch.equal(first, again)
+    vectors, computed = embed(model, photos)
+    assert computed == 0
+    torch.testing.assert_close(torch.from_numpy(vectors), first)
+    next(photos.rglob("*.png")).unlink()
+    left = embed_images(network, ImageSet.of(list_pictures(photos)), preprocessing, checksum=read_checksum(model))
+    assert len(left) == 5
+    assert {*map(tuple, left.tolist())} < {*map(tuple, first.tolist())}
+
+
 KILLED = """
 import sys, time
 from pathlib import Path
 from proxemic.retrieval import Embedder
 embedder = Embedder.load(sys.argv[1])
 embedder.network  # loaded
+from proxemic.data import ImageSet
 from proxemic.data.pixels import FilePixels
 for part in embedder.embed_readable(FilePixels(sorted(Path(sys.argv[2]).rglob("*.png"))), batch_size=1):
     print(len(part), flush=True)

@@ -12,10 +12,10 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
-import platformdirs
 from PIL import Image
 from tqdm import tqdm
 
+from proxemic.caches import cache_folder
 from proxemic.data.formats.tables import Box
 from proxemic.data.images import ImageSet, Splits
 from proxemic.data.pixels import CachedPixels, FilePixels, PixelFile, write_pixels
@@ -94,7 +94,7 @@ class CacheConfig:
         cuts = sorted({cut for part in parts for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ()))
         if not cuts or (is_auto and median(map(_side, _sample(cuts))) <= side):
             return splits
-        folder = Path(self.folder or platformdirs.user_cache_path("proxemic") / "images")
+        folder = Path(self.folder or cache_folder("images"))
         shrinking = _Shrinking(side, side == reduced_side, bits)
         digest = hashlib.sha256(b"%d %d" % (_VERSION, side) + b" reduced" * shrinking.reduces)
         digest.update(b"" if bits is None else b" %d bits" % bits)

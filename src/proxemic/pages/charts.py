@@ -6,8 +6,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
-import platformdirs
-
+from proxemic.caches import cache_folder
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import write_text
@@ -112,7 +111,7 @@ def vega() -> tuple[str, ...]:
         import vl_convert
 
     # Making the bundle takes seconds.
-    cached = platformdirs.user_cache_path("proxemic") / "pages" / f"vega-{version('vl-convert-python')}.js"
+    cached = cache_folder("pages") / f"vega-{version('vl-convert-python')}.js"
     try:
         bundle = cached.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

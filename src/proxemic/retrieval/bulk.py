@@ -27,7 +27,8 @@ from proxemic.data.sources.listing import absolute, list_pictures
 from proxemic.errors import UserError
 from proxemic.files import readable, working_folder, write_csv
 from proxemic.outputs import check_output, has_columns, is_embeddings
-from proxemic.retrieval.embedder import Embedded, Embedder, check_reading, enough_workers
+from proxemic.retrieval.embedder import Embedded, Embedder, enough_workers
+from proxemic.retrieval.preparation import check_reading
 from proxemic.retrieval.ray_stage import embed_on_ray
 from proxemic.runs.evaluate import EvaluationPrecision
 from proxemic.runs.pretrained import DEFAULT_MODEL

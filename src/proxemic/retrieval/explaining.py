@@ -14,7 +14,8 @@ from proxemic.analysis.similarity_maps import gradient_map, similarity_maps
 from proxemic.data import Preprocessing
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, is_mean_over_places, place_embeddings
-from proxemic.retrieval.embedder import Embedder, Picture
+from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.preparation import Picture
 
 _CELLS = 14  # along each side of a map that is made of pixels
 

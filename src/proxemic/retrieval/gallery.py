@@ -26,7 +26,7 @@ from proxemic.data.stamps import stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
-from proxemic.retrieval.embedder import Embedder, Picture, check_reading
+from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.embedding import (
     Source,
     embed_rows,
@@ -39,6 +39,7 @@ from proxemic.retrieval.embedding import (
 from proxemic.retrieval.heads import create_with_head, take_apart
 from proxemic.retrieval.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.items import STAMP, Where, check_columns, check_where, further_columns, make_items
+from proxemic.retrieval.preparation import Picture, check_reading
 from proxemic.retrieval.stores import (
     GalleryInfo,
     IndexKind,

@@ -293,14 +293,19 @@ def kept_vectors(checksum: str, preprocessing: object, precision: str) -> KeptVe
 
 @cache
 def _opened(path: Path) -> KeptVectors:
-    shutil.rmtree(cache_folder("galleries"), ignore_errors=True)  # of folders, which are searched without a gallery now
+    for former in ("galleries", "features"):  # of earlier versions, which kept them in other ways
+        shutil.rmtree(cache_folder(former), ignore_errors=True)
     make_room(_limit())
     return KeptVectors(path)
 
 
 def _limit() -> float:
     """Return how many bytes all vectors may take."""
-    return float(os.environ.get("PROXEMIC_CACHE_GB", "10")) * 1e9
+    given = os.environ.get("PROXEMIC_CACHE_GB", "10")
+    try:
+        return float(given) * 1e9
+    except ValueError:
+        raise UserError(f"PROXEMIC_CACHE_GB is {given}, but must be a number of gigabytes.") from None
 
 
 def vectors_folder() -> Path:

@@ -5,10 +5,10 @@ import os
 import re
 from pathlib import Path
 
-import platformdirs
 from PIL import Image
 
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
+from proxemic.caches import cache_folder
 from proxemic.files import read_json
 from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
 from proxemic.models.backbones.transformers_models import find_folder, has_text_tower
@@ -64,7 +64,7 @@ def is_cached(path: Path) -> bool:
 
 
 def _cache() -> Path:
-    return platformdirs.user_cache_path("proxemic") / "models"
+    return cache_folder("models")
 
 
 def load_pretrained(name: str) -> tuple[EmbeddingModel, AnyPreprocessing]:

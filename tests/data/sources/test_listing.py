@@ -9,7 +9,7 @@ import fsspec
 import pytest
 from PIL import Image
 
-from proxemic.data.sources.listing import list_images, stamps_of
+from proxemic.data.sources.listing import list_images
 from proxemic.errors import UserError
 from proxemic.retrieval import list_pictures
 from vectors import write_table
@@ -121,15 +121,6 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
         pytest.skip("this file system takes no such names")
     assert list_pictures(tmp_path).names == [f"{tmp_path}/Zo\\udceb.png"]
     assert list_pictures(tmp_path).pixels[0].size == (4, 4)  # type: ignore[index]
-
-
-def test_stamps_tell_files_that_have_changed(photos: Path) -> None:
-    before = stamps_of(list_pictures(photos))
-    assert stamps_of(list_pictures(photos)) == before
-    (photos / "alone.bmp").write_bytes(b"x")
-    (photos / "b" / "1.JPG").unlink()
-    after = stamps_of(list_pictures(*(name for name, *_ in before if "1.JPG" not in name)))
-    assert len(set(before) - set(after)) == 2
 
 
 @pytest.fixture

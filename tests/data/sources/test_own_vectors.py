@@ -168,7 +168,7 @@ def test_large_parquet_is_converted_once(tmp_path: Path, monkeypatch: pytest.Mon
     root = write_table(tmp_path / "v.parquet", vectors.astype(np.float16), label=names)
     known = [*zip(names, vectors.astype(np.float16).astype(np.float32).tolist(), strict=True)]
     assert content(OwnVectors(root).load_unsplit()[0]) == known
-    (cache,) = (tmp_path / "cache" / "vectors").iterdir()
+    (cache,) = (tmp_path / "cache" / "arrays").iterdir()
     assert np.load(cache).dtype == np.float16
     written = cache.stat().st_mtime_ns
     assert content(OwnVectors(root).load_unsplit()[0]) == known

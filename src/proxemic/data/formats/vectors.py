@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
-import platformdirs
 import torch
 
+from proxemic.caches import cache_folder
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS
 from proxemic.data.vectors import FloatType, VectorArray, VectorFile, VectorReader
 from proxemic.extras import optional_dependency
@@ -144,7 +144,7 @@ def _open_parquet(path: Path, whole: bool) -> VectorReader:
         return VectorArray(torch.from_numpy(np.concatenate(parts)), readable(path.absolute()))
     status = path.stat()
     known = f"{_VERSION} {status.st_size} {status.st_mtime_ns} ".encode() + os.fsencode(path.absolute())
-    folder = platformdirs.user_cache_path("proxemic") / "vectors"
+    folder = cache_folder("arrays")
     cache = folder / f"vectors-{hashlib.sha256(known).hexdigest()[:16]}.npy"
     if not cache.exists():
         with write_atomically(cache) as temporary:

@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import platformdirs
 import torch
 from jaxtyping import Int64, UInt8
 from PIL import Image, ImageDraw, ImageFont, features
 from torch import Tensor
 
+from proxemic.caches import cache_folder
 from proxemic.data.images import ImageSet, ImageSource, Splits
 from proxemic.data.pixels import ArrayPixels
 from proxemic.data.rows import Rows
@@ -140,7 +140,7 @@ def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...
     digest.update(f"{features.version('pil')} {features.version('freetype2')}".encode())
     for font in fonts:
         digest.update(font.read_bytes())
-    folder = Path(folder or platformdirs.user_cache_path("proxemic"))
+    folder = Path(folder or cache_folder(""))
     path = folder / f"glyphs-{digest.hexdigest()[:16]}.npz"
     try:
         # Opened here, as NumPy leaves a file open that turns out to be damaged.

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 
 from tqdm import tqdm
@@ -17,7 +16,6 @@ from proxemic.data.reading import UnreadableImageError, check_box, describe, exa
 from proxemic.data.remote import open_filesystem, path_or_address, read_address, remote_errors, within
 from proxemic.data.roots import as_root, roots_of
 from proxemic.data.rows import Rows, join_spellings
-from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
 from proxemic.files import check_regular, on_disk, readable
 from proxemic.image_formats import (
@@ -156,27 +154,6 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
 def roots_of_rows(rows: Rows) -> tuple[str, ...]:
     """Return the folders and addresses below which all pictures lie."""
     return roots_of(rows.pixels.paths, rows.folders) if isinstance(rows.pixels, FilePixels) else rows.folders
-
-
-def stamps_of(rows: Rows) -> list[tuple[str, int, int]]:
-    """Return a fingerprint (name, size, time) of each picture, or of the file of vectors, to detect changes.
-
-    Size and time are -1 for a picture at an address, or a missing one.
-    """
-
-    @cache  # several boxes may be of one file
-    def stamp(path: Path | str) -> tuple[int, int]:
-        try:
-            # Checking each address would take as long as reading it.
-            status = None if isinstance(path, str) else path.stat()
-        except OSError:
-            status = None
-        return (-1, -1) if status is None else (status.st_size, status.st_mtime_ns)
-
-    if isinstance(rows.pixels, FilePixels):
-        return [(name, *stamp(path)) for name, path in zip(rows.names, rows.pixels.paths, strict=True)]
-    vectors: Vectors = rows.pixels
-    return [(f"row {row}", *stamp(Path(vectors.reader.name))) for row in vectors.rows.tolist()]
 
 
 def absolute(name: str) -> str:

@@ -110,9 +110,12 @@ def nearest(
             scores[:, hidden] = -np.inf
         if (scores.max(1) <= best[:, -1]).all():
             continue
-        own, columns = np.nonzero(scores > best[:, -1:])
-        if len(own) > _DENSE * best.size and k < scores.shape[1]:
-            own, columns = np.repeat(rows, k), np.argpartition(-scores, k - 1)[:, :k].ravel()
+        nearer = scores > best[:, -1:]
+        if np.count_nonzero(nearer) > _DENSE * best.size and k < scores.shape[1]:
+            scores[np.isnan(scores)] = -np.inf  # of damaged vectors, which come last
+            own, columns = np.repeat(rows, k), np.argpartition(scores, -k)[:, -k:].ravel()
+        else:
+            own, columns = np.nonzero(nearer)
         values = np.concatenate([best.ravel(), scores[own, columns]])
         at = np.concatenate([places.ravel(), first + (columns if numbers is None else numbers[columns])])
         own = np.concatenate([np.repeat(rows, k), own])

@@ -341,13 +341,15 @@ class LocalStore(Store):
         return arrays.vectors_of(items["id"].to_numpy()), items
 
     def features(self, ids: RowIds) -> FeatureRows | None:
-        snapshot = self._seen or self._now()
+        snapshot = self._seen or self._now()  # of the rows that were read last, which others may have removed since
         if snapshot.features is None:
             return None
-        places = snapshot.arrays.places(ids)
-        if (places < 0).any():
+        if (snapshot.arrays.places(ids) < 0).any():
+            snapshot = self._now()
+        places, features = snapshot.arrays.places(ids), snapshot.features
+        if features is None or (places < 0).any():
             raise UserError(f"{self.folder} was changed by another process: begin again.")
-        return snapshot.features[places]
+        return features[places]
 
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
         with self._transaction() as db:
