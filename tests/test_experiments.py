@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,20 +25,16 @@ from proxemic import train
 from proxemic.analysis.forces import training_forces
 from proxemic.analyze import robustness
 from proxemic.analyze.results import read_snapshots
-from proxemic.data import OwnVectors
 from proxemic.errors import UserError
 from proxemic.files import write_csv
 from proxemic.published import published_figures
-from proxemic.recipes import find_recipe, list_recipes
-from proxemic.recipes.reader import read_recipe, read_yaml
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.jobs import Workers
 from proxemic.studies.reality_check import RealityCheckResult
 from proxemic.studies.reality_check.tables import ResultRow
-from proxemic.studies.statistics import holm, t_interval, t_test
-from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.studies.tuning.search import FinishedTrial
-from proxemic.studies.tuning.spaces import default_space, load_space, read_stages, resolve_factors
+from proxemic.studies.statistics import holm, power, t_interval, t_test
 from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -116,35 +111,9 @@ def test_the_summary_of_the_results_is_that_of_the_tables(monkeypatch: pytest.Mo
     assert [figure for figure in figures if figure not in tables] == []
 
 
-@pytest.mark.parametrize(
-    ("dataset", "rates"),
-    [
-        ("glyphs-small", ((0.0002, 0.02), (0.002, 0.2))),
-        ("omniglot", ((0.0002, 0.02), (0.002, 0.2))),
-        ("cars-features", ((0.001, 0.1), (0.005, 0.5))),
-        ("cars-pretrained", ((0.00003, 0.003), (0.001, 0.1))),
-    ],
-)
-def test_every_search_has_its_recipe_and_the_same_rates(dataset: str, rates: Any, shared: Any) -> None:
-    names = shared.searched(dataset)
-    assert {"softmax", "mpa-ap", "multi-similarity", "warp-off-first"} < {*names}
-    around = in_full(shared.AROUND) if dataset in ("glyphs-small", "omniglot") else None
-    for name in names:
-        search = shared.SEARCHES[name]
-        content = in_full(f"{dataset}/{search.recipe}")
-        for sibling in search.siblings if dataset != "cars-pretrained" else ():
-            find_recipe(f"{dataset}/{sibling}")
-        space = default_space(content) if search.space is None else load_space(search.space)
-        stages = read_stages(resolve_factors(space, around or content, name), name)
-        # A head over layer-normalised features, which are 36 times as long.
-        of_a_head = dataset == "cars-features" and content["model"]["layer_norm"]
-        for key, bounds in zip(("optim.lr", "optim.loss_lr"), rates, strict=True):
-            if key in stages[0].search:  # losses of pairs have no proxies
-                found: Any = stages[0].search[key]
-                low, high = (bound / 10 for bound in bounds) if of_a_head and key == "optim.lr" else bounds
-                assert (found.low, found.high, found.log) == (pytest.approx(low), pytest.approx(high), True), name
-        if "loss.gamma" in stages[0].search:
-            assert {"loss.proxies_per_class", "loss.gamma"} <= stages[0].search.keys()
+def test_every_search_names_a_recipe(shared: Any) -> None:
+    for dataset in shared.DATA_SETS:
+        assert {"softmax", "mpa-ap", "multi-similarity", "warp-off-first"} < {*shared.searched(dataset)}
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
@@ -171,27 +140,19 @@ def test_recipes_of_characters_have_what_the_searches_found(dataset: str, shared
             assert value == expected, f"{dataset}, {name}: {path}"
 
 
-def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
-    for path in (FOLDER / "spaces").glob("warp-*.yaml"):
-        ranges = [stage["search"]["loss.k1"] for stage in read_yaml(path) if "loss.k1" in stage["search"]]
-        assert ranges == [{"low": 0.1, "high": 0.45}] * len(ranges) != []
-
-
-def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], shared: Any, centres: Any) -> None:
+def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], shared: Any) -> None:
     compare, conditions = script("compare"), script("conditions")
     assert {name for pair in (*compare.CLAIMS, *compare.ON_CARS) for name in pair} <= {*shared.SEARCHES}
     searched = {*shared.searched("cars-features"), *shared.OTHER_NORM}
     assert all(searched.issuperset(losses) for losses in (conditions.LOSSES, *conditions.WHOSE.values()))
-    folders = {experiment.recipes for experiment in centres.EXPERIMENTS.values()}
-    assert {f"{folder}/{loss}" for folder in folders for loss in centres.LOSSES} <= {*list_recipes()}
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("search glyphs-small sofmax", r"no sofmax here: take some of .*softmax.*, or name none"),
-        ("conditions glyphs-small proxies mpa", r"holds no finished search of these losses: .* mpa comes first\.$"),
-        ("compare cars-pretrained mpa", r"holds no finished search of these losses: python .* mpa comes first\.$"),
+        ("compare glyphs-small sofmax", r"no sofmax here: take some of .*softmax.*, or name none"),
+        ("conditions glyphs-small proxies mpa", r"holds no finished search of mpa: name losses"),
+        ("compare cars-pretrained mpa", r"holds no finished search of mpa: name losses"),
         ("compare glyphs-small --table {out}", "holds no run"),
         ("conditions cars-features few-images --table {out}", "holds no finished loss"),
         ("reality glyphs-small --table {out}", "holds no finished check"),
@@ -514,26 +475,17 @@ def test_all_losses_of_the_check_on_photographs_train_as_in_the_paper(
     assert same == [same[0]] * len(losses)
 
 
-def searched(folder: Path, recipe: str, root: str | None = None) -> None:
-    """A directory as a finished search leaves it."""
-    directory = TuningDirectory(folder)
-    space = [{"search": {"optim.lr": {"factor": 10}}}]
-    options = TuningOptions(recipe, [], space, recipe, None, "tpe", "halving", None, "s", 0, budget=2.0)
-    text = read_recipe(find_recipe(recipe), [] if root is None else [f"--data.root={root}"]).yaml
-    directory.begin(options, {directory.base: text})
-    directory.write_trials([[FinishedTrial(n, "complete", 0.5 + n / 10, {}, 1.0, steps=20) for n in range(3)]])
-    directory.best_recipe.write_text("# Found by proxemic tune: map@r 0.7.\n" + text, encoding="utf-8")
-
-
 def test_a_finished_search_gives_a_row_and_its_curve(
     script: Callable[[str], Any],
+    shared: Any,
     known: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    searched(tmp_path / "mpa", "glyphs-small/mpa")
-    known.keep_search("mpa", tmp_path / "mpa")
+    rows = [[1, n, 0.5 + n / 10, 20, 20] for n in range(3)]
+    write_csv(known.recipe("mpa").with_suffix(".csv"), ("stage", "trial", "value", "epochs", shared.COMPLETE), rows)
+    known.recipe("mpa").touch()
     (tmp_path / "tables").mkdir()
     words = ["search.py", "glyphs-small", "--kept", str(tmp_path), "--table", str(tmp_path / "tables")]
     monkeypatch.setattr("sys.argv", words)
@@ -571,18 +523,6 @@ def test_removed_keys_are_dropped_from_kept_recipes_that_have_their_default(
     assert drop_keys(tmp_path, gone) == 0
 
 
-def test_a_kept_search_is_not_made_again_and_names_no_folder(shared: Any, known: Any, tmp_path: Path) -> None:
-    searched(tmp_path / "softmax", "omniglot/softmax", str(tmp_path))
-    assert str(tmp_path) in (tmp_path / "softmax" / "best.yaml").read_text(encoding="utf-8")
-    known.keep_search("softmax", tmp_path / "softmax")
-    kept = known.recipe("softmax").read_text(encoding="utf-8")
-    assert str(tmp_path) not in kept
-    assert kept.startswith("# Found by proxemic tune: map@r 0.7.\n")
-    assert yaml.safe_load(read_recipe(known.recipe("softmax")).yaml) == in_full("omniglot/softmax")
-    shared.run_search(known, "softmax", tmp_path / "out", None)
-    assert not (tmp_path / "out").exists()
-
-
 def test_runs_are_made_with_each_seed_and_kept(
     shared: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,41 +543,6 @@ def test_runs_are_made_with_each_seed_and_kept(
     assert known.lacking(["softmax"], range(1), "broken") == ["softmax"]
     assert [*(tmp_path / "runs" / "softmax-40-wrong-from-0").rglob("metrics.json")] != []
     assert [*(tmp_path / "runs" / "softmax-40-wrong-from-0").rglob("*.ckpt")] == []
-
-
-def test_a_search_on_characters_begins_with_what_the_first_of_the_family_has_found(
-    shared: Any, known: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(shared, "run_search", lambda *given: made.append(given[1]))
-    first = shared.first_trials(known, "mpa", tmp_path, None)
-    assert made == ["proxy-anchor"]
-    assert first[0] == known.recipe("proxy-anchor")
-    assert first[1:] == [*(f"glyphs-small/{name}" for name in ("mpa-dw", "mpa-ap", "soft-triple")), "glyphs-small"]
-    assert shared.first_trials(known, "proxy-anchor", tmp_path, None)[0] == "glyphs-small/mpa"
-    shared.first_trials(known, "mpa-search-2", tmp_path, None)
-    shared.first_trials(known, "arcface-with-norm-search-3", tmp_path, None)
-    assert made[1:] == ["proxy-anchor-search-2", "softmax-with-norm-search-3"], "not what another search has found"
-
-
-def test_a_search_on_photographs_begins_with_the_loss_that_features_came_to(shared: Any, tmp_path: Path) -> None:
-    known = shared.Kept(tmp_path / "cars-pretrained")
-    with pytest.raises(SystemExit, match="cars-features mpa-ap comes first"):
-        shared.first_trials(known, "mpa-ap", tmp_path, None)
-    for name in ("mpa-ap", "warp-off-first", "euclidean-softmax-two-phases"):
-        found = tmp_path / "cars-features" / "searches" / f"{name}.yaml"
-        found.parent.mkdir(parents=True, exist_ok=True)
-        recipe = shared.SEARCHES[name].recipe
-        text = read_recipe(find_recipe(f"cars-features/{recipe}")).yaml
-        found.write_text(text.replace("alpha: 32.0", "alpha: 77.0").replace("alpha: 15.0", "alpha: 9.0"))
-        (first,) = shared.first_trials(known, name, tmp_path / "out", None)
-        content = in_full(str(first))
-        assert content["optim"] == in_full(f"cars-pretrained/{recipe}")["optim"]
-        if name == "mpa-ap":
-            assert content["loss"]["init_args"]["alpha"] == 77
-        if name == "warp-off-first":
-            assert content["second_phase"]["loss"]["alpha"] == 9
-            assert content["second_phase"]["optim"]["lr"] == 0.0001
 
 
 def test_pairs_are_accepted_by_the_distance_of_a_loss(
@@ -938,44 +843,6 @@ def test_centres_and_reality_checks_are_read(claims: Any) -> None:
 
 # Classes with several centres.
 
-MODELS = [
-    *("Audi TT Coupe 2012", "Audi S4 Sedan 2007", "Audi R8 2012", "BMW X5 SUV 2007", "BMW M3 Coupe 2012"),
-    *("Aston Martin Virage Coupe 2012", "Aston Martin Virage Sedan 2012", "Ford GT Coupe 2006"),
-    *("Ford Focus Sedan 2007", "Fiat 500 Coupe 2012", "Honda Civic Sedan 2007", "Kia Rio Coupe 2012"),
-    *("Lada Niva SUV 1999", "Mini Cooper Sedan 2012", "Opel Corsa Coupe 2012", "Seat Leon Sedan 2012"),
-]
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("centres") / "features.parquet"
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4.0 * 3 * len(MODELS), dtype=np.float32)), 4)
-    labels = [model for model in MODELS for _ in range(3)]
-    table = {"embedding": vectors, "label": labels, "path": [f"{row}.jpg" for row in range(len(labels))]}
-    pq.write_table(pa.table(table), path)
-    return path
-
-
-def test_makers_are_held_out_and_models_are_the_centres(centres: Any, features: Path, tmp_path: Path) -> None:
-    note = centres.join_classes(features, tmp_path / "makers.parquet")
-    assert note.startswith("train: 21 photographs of 7 models in 4 classes; validation: ")
-    splits = OwnVectors(tmp_path / "makers.parquet").load()
-    assert splits.validation is not None
-    parts = [splits.train, splits.validation, splits.test_images]
-    names = [{*part.class_names} for part in parts]
-    assert "Aston Martin" in set.union(*names)
-    assert sum(map(len, names)) == len(set.union(*names)) == 11
-    assert {model for part in parts for model in part.attributes["subclass"].texts()} == {*MODELS}
-
-
-@pytest.mark.parametrize(("name", "reason"), [("nothing.parquet", "nothing"), ("a page.md", "not a parquet file")])
-def test_what_is_no_file_of_features_is_one_sentence(centres: Any, tmp_path: Path, name: str, reason: str) -> None:
-    (tmp_path / "a page.md").write_text("# A page\n" * 10)
-    out = tmp_path / "makers.parquet"
-    with pytest.raises(UserError, match=rf"{name} is not a file of features \(.*{reason}.*: create it with python"):
-        centres.join_classes(tmp_path / name, out)
-    assert not out.exists()
-
 
 def test_tables_of_what_is_finished(centres: Any, shared: Any, tmp_path: Path) -> None:
     known = shared.Kept(tmp_path / "makers")
@@ -998,47 +865,10 @@ def test_tables_of_what_is_finished(centres: Any, shared: Any, tmp_path: Path) -
     assert [*centres.tables(None, known)] == [f"centres-makers-{name}" for name in ("map", "bits", "differences")]
 
 
-def test_a_cell_that_is_kept_is_not_made_again(
-    centres: Any, shared: Any, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    joined, known, cell = tmp_path / "makers.parquet", shared.Kept(tmp_path / "kept" / "makers"), ("mpa", 2, "drawn")
-    centres.join_classes(features, joined)
-    values = {"model.embedding_size": 2, "batches.size": 6}
-    small = centres.Experiment("cars-features", "subclass", epochs=1, budget=1, seeds=1, values=values)
-    data = {"data.root": str(joined)}
-    centres.run_cell(small, cell, data, tmp_path / "runs", known)
-    ((found,),) = centres.read_cells(known).values()
-    assert (found["loss"], found["k"], found["seed"]) == ("mpa", "2", "0")
-    assert 0 < float(found["map@r"]) <= 1
-    assert "root" not in known.recipe("mpa-k2-drawn").read_text()
-    monkeypatch.setattr(centres.proxemic, "tune", None, raising=False)
-    centres.run_cell(small, cell, data, tmp_path / "again", known)
-    assert not (tmp_path / "again").exists()
-
-
-@pytest.mark.parametrize(("loss", "k", "budget"), [("mpa", 2, 5), ("mpa", 1, 80), ("arcface-sub-centers", 1, 60)])
-def test_one_proxy_has_the_budget_of_all_cells_of_several(
-    loss: str, k: int, budget: float, centres: Any, shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-
-    def tune(*_: object, budget: float, **__: object) -> None:
-        asked.append(budget)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(centres.proxemic, "tune", tune, raising=False)
-    known = shared.Kept(tmp_path / "kept" / "makers")
-    with pytest.raises(KeyboardInterrupt):
-        centres.run_cell(centres.EXPERIMENTS["makers"], (loss, k, "drawn"), {}, tmp_path / "runs", known)
-    assert asked == [budget]
-
-
 def test_a_configuration_is_near_what_a_search_found(script: Callable[[str], Any], shared: Any) -> None:
     paired = script("paired")
-    assert doctest.testmod(paired) == (0, 3)
     known = shared.Kept(FOLDER / "kept" / "glyphs-small")
     drawn = paired.read_configurations(known, "warp")
-    assert drawn[4] == paired.draw(known, paired.COMPONENTS["warp"], 4), "the table is what --draw writes"
     found = yaml.safe_load(known.recipe("warp-search-2").read_text())  # 4 mod 3 searches
     first, second = found["loss"]["init_args"], found["second_phase"]["loss"]["init_args"]
     # A quarter of the range of temperature: 0.1 to 20, in its logarithm, and a factor of 0.1 to 1 in the second phase.
@@ -1097,7 +927,7 @@ def test_the_spread_of_the_first_pairs_alone_sets_their_number(
     spread = statistics.stdev([2.2, -2.2] * 10)
     n = count()
     assert 60 < n < 120
-    assert paired.power(0.7, spread, n - 1) < 0.8 <= paired.power(0.7, spread, n)
+    assert power(0.7, spread, n - 1) < 0.8 <= power(0.7, spread, n)
     pair(20, 50)
     assert count() == n, "later pairs change nothing"
 

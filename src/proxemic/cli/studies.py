@@ -73,16 +73,17 @@ def reality_check(
     resume: Path | None = None,
     workers: int = 1,
     against: Literal["paper"] | None = None,
+    dry_run: bool = False,
     overrides: "Flags",
     **options: Any,
 ) -> None:
     """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
 
-    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; if it has a
-    second phase, as many trials of that phase, each from the best of the first; then repetitions with the best values,
-    evaluated on the test classes: the folds' models (separated), their joined embeddings (concatenated), and one model
-    on all training classes (complete). Every value of a recipe is a flag, for all recipes: --data.root DIR,
-    --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same --out, or --resume, continues.
+    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; then
+    repetitions with the best values, evaluated on the test classes: the folds' models (separated), their joined
+    embeddings (concatenated), and one model on all training classes (complete). Every value of a recipe is a flag, for
+    all recipes: --data.root DIR, --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same
+    --out, or --resume, continues.
 
     Args:
         recipes (RECIPE)
@@ -94,12 +95,15 @@ def reality_check(
     if studied := ", ".join(recipes) or resume:
         _say(f"Checking {studied}")  # before seconds of imports
     if resume is not None and (recipes or space or options):
-        raise UserError("--resume takes everything but --workers and --against from the check that it continues.")
+        raise UserError(
+            "--resume takes everything but --workers, --against and --dry-run from the check that it continues."
+        )
     from proxemic import reality_check
 
-    options |= {"out": out, "resume": resume, "workers": workers, "against": against}
+    options |= {"out": out, "resume": resume, "workers": workers, "against": against, "dry_run": dry_run}
     result = reality_check(recipes, spaces=space, overrides=overrides, report=_say, **options)
-    print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
+    if not dry_run:
+        print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)
     if result.against_paper is not None:
         print(result.against_paper)

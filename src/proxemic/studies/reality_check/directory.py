@@ -20,7 +20,7 @@ class RealityCheck:
     embedding_size: int = 128
     metric: str = "map@r"
     seed: int = 0
-    spaces: tuple[list[Any], ...] = ()
+    spaces: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for name, smallest in {"trials": 1, "repeats": 1, "folds": 2, "embedding_size": 1}.items():
