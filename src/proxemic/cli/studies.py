@@ -28,12 +28,18 @@ def compare(
     """Compare recipes over seeds: tables with intervals, paired differences, plots.
 
     Every recipe is trained with every seed and compared on each data set: means with 95% intervals, differences paired
-    by seed. Finished runs are reused: the same command with the same --out continues, and more recipes or seeds are
-    added. Every value of a recipe is a flag, for all recipes: --data.root DIR, --training.epochs 5, ...
+    by seed. With --paired N, every recipe is trained at N configurations drawn from the search space, to see whether
+    what --vary names helps at many values. Finished runs are reused: the same command with the same --out continues,
+    and more recipes or seeds are added. Every value of a recipe is a flag, for all recipes: --data.root DIR,
+    --training.epochs 5, ...
 
     Args:
         recipes (RECIPE)
         seeds (N|LIST): Their number, such as 5 for 0 to 4, or a list, such as 0,1,2 (default: 5).
+        vary (KEY=LIST|FILE)
+        paired (N)
+        space (NAME|FILE)
+        around (NAME|FILE)
         out (DIR)
         resume (DIR)
         baseline (RECIPE)

@@ -42,9 +42,7 @@ def test_recipes_need_no_file(tmp_path: Path, begun: list[Job]) -> None:
     with pytest.raises(UserError, match="--resume takes everything but"):
         reality_check([recipe], resume=out)
     other = load(tmp_path / "tiny.yaml", optim={"lr": 0.5})
-    with pytest.raises(
-        UserError, match=r"with another spaces, recipe than AllPair\w+/recipes/base\.yaml"
-    ):
+    with pytest.raises(UserError, match=r"with another spaces, recipe than AllPair\w+/recipes/base\.yaml"):
         reality_check([other], out=out, trials=1, folds=2, embedding_size=8)
 
 
