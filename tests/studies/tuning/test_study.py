@@ -219,7 +219,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_processes_share_one_study_and_the_trial_of_a_killed_one_is_made_again(storage: str, tmp_path: Path) -> None:
-    open_study(storage, "s", {})  # makes the tables
+    if storage.startswith("sqlite"):  # a search locks its folder; a server's processes create the tables in a race
+        open_study(storage, "s", {})
     doomed, *others = (warm.Process("-c", PROGRAM, tmp_path, storage, kind) for kind in ("doomed", "other", "other"))
     while not (tmp_path / "hangs").exists():
         assert doomed.poll() is None, doomed.communicate()

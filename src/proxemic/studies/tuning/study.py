@@ -339,7 +339,7 @@ def open_storage(url: str) -> RDBStorage:
     engine = {"connect_args": {"timeout": 60, "isolation_level": None}} if is_sqlite else {}
     heartbeats = {"heartbeat_interval": HEARTBEAT, "grace_period": GRACE, "heartbeat_stale_trial_callback": RETRY}
     try:
-        storage = _Database(url, engine_kwargs=engine, **heartbeats)
+        storage = _connect(url, engine_kwargs=engine, **heartbeats)
     except (ImportError, RuntimeError, ValueError, SQLAlchemyError) as error:
         if is_sqlite and "unable" not in str(error):  # the disk is full, or the file may not be written
             raise _failed(url, error) from error
@@ -352,6 +352,18 @@ def open_storage(url: str) -> RDBStorage:
         # starts with the write lock.
         event.listen(storage.engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return storage
+
+
+def _connect(url: str, **options: Any) -> _Database:
+    """Connect to a database and create its tables, which another process may be creating at the same moment."""
+    for _ in range(20):
+        try:
+            return _Database(url, **options)
+        except SQLAlchemyError as error:
+            if "already exists" not in str(error):
+                raise
+            time.sleep(POLL)
+    return _Database(url, **options)
 
 
 @contextlib.contextmanager
