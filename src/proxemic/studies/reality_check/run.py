@@ -185,7 +185,8 @@ def _search(validation: CrossValidation, space: dict[str, Any], report: Callable
     """Tune a loss by the mean over its folds, and return the best values by key of the recipe."""
     check, out = validation.check, validation.out
     options = TuningOptions(out.name, [], space, check.trials, "reality-check", check.seed)
-    search = Search(out, recipe_file(out), options, report, metric=check.metric, objective=validation.evaluate)
+    where, base = out.parent / "reality-check.json", recipe_file(out)
+    search = Search(out, base, options, report, where=where, metric=check.metric, objective=validation.evaluate)
     with storage_errors(search.storage):
         best, finished = search.run(seed=check.seed, alone=True)
     for trial in finished:

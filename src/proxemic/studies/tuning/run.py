@@ -222,7 +222,6 @@ def _run(out: Path, workers: int, storage: str | None, report: Callable[[str], o
         raise UserError(f"--storage differs from the storage of the search in {out}, {begun}: give the same, or none.")
     search = Search(out, out / "base.yaml", options, report, storage=storage or kept)
     with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(search.storage):
-        search.open()
         if workers > 1:
             with Workers(workers) as pool:
                 pool.share(_join, out, search.storage, report)

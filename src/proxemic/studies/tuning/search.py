@@ -45,8 +45,8 @@ with optional_dependency("train"):
 class Search:
     """One process of the search in the directory ``out``, which varies the full recipe ``base``.
 
-    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. ``alone`` says that no
-    other process works on the search.
+    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. ``where`` is the file with
+    the options, for messages; None takes ``tuning.json``.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Search:
         options: TuningOptions,
         report: Callable[[str], object],
         *,
+        where: Path | None = None,
         metric: str | None = None,
         storage: str | None = None,
         objective: Callable[[Trial], float] | None = None,
@@ -65,6 +66,7 @@ class Search:
         self.metric: str = metric or self.recipe["evaluation"]["metric"]
         self.storage = storage or local_storage(out)
         self.objective = objective or self.train
+        self.where = f"The search space in {where or out / 'tuning.json'}"
         epochs = self.recipe["training"]["epochs"]
         budget = None if options.budget is None else max(1, round(options.budget * epochs))
         self.study_options = StudyOptions(options.trials, budget, options.sampler, options.pruner, epochs)
@@ -72,21 +74,25 @@ class Search:
     @cached_property
     def space(self) -> dict[str, Dimension]:
         """The searched dimensions by key of the recipe."""
-        return read_space(self.options.space, "The search space")
+        return read_space(self.options.space, self.where)
 
-    def open(self) -> optuna.Study:
-        """Open or create the study; `UserError` if it was begun with other settings, perhaps on another machine."""
+    def open(self) -> tuple[optuna.Study, bool]:
+        """Open the study, and return whether it is new; `UserError` if it was begun with other settings."""
         options = self.options
         settings = {"recipe": recipe_fingerprint(self.recipe), "metric": self.metric, "space": options.space}
         settings |= {"sampler": options.sampler, "pruner": options.pruner}
         settings |= {"trials": options.trials} if options.budget is None else {"budget": self.study_options.budget}
         first = [] if options.sampler == "grid" else [recipe_point(self.recipe, self.space), *options.first]
         with lock_in_turn(self.out / ".study"):  # only one process may create the tables and the first trials
-            return open_study(self.storage, options.study, settings, first)
+            is_new = "settings" not in open_study(self.storage, options.study).user_attrs
+            return open_study(self.storage, options.study, settings, first), is_new
 
     def run(self, *, seed: int | None = None, alone: bool = False) -> tuple[FinishedTrial, list[FinishedTrial]]:
-        """Make trials until all are finished; return the best and all of them. None draws the sampler's seed."""
-        study = self.open()
+        """Make trials until all are finished; return the best and all of them.
+
+        ``seed`` is that of the sampler of a new study; the sampler of any other process draws one.
+        """
+        study, is_new = self.open()
         limit = self.study_options.limit
         in_epochs = self.options.budget is not None
         count = spent if in_epochs else len
@@ -113,7 +119,9 @@ class Search:
         def objective(trial: Trial) -> float:
             return self.objective(replace(trial, parameters=trial_values(trial.parameters, self.space, self.recipe)))
 
-        run_trials(study, objective, self.space, self.study_options, seed=seed, alone=alone, on_trial=told)
+        run_trials(
+            study, objective, self.space, self.study_options, seed=seed if is_new else None, alone=alone, on_trial=told
+        )
         finished = self.finished(study)
         best = self.write(finished)
         if best is None:
