@@ -45,8 +45,8 @@ with optional_dependency("train"):
 class Search:
     """One process of the search in the directory ``out``, which varies the full recipe ``base``.
 
-    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. ``where`` is the file with
-    the options, for messages; None takes ``tuning.json``.
+    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. ``where`` is the file
+    with the options, for messages; None takes ``tuning.json``.
     """
 
     def __init__(
