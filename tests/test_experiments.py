@@ -907,6 +907,27 @@ def test_the_two_sides_of_a_pair_differ_in_the_component_alone(script: Callable[
     assert second_of_none == {"temperature": second["temperature"]}
 
 
+def test_new_pairs_are_compared_by_the_command(script: Callable[[str], Any], shared: Any, tmp_path: Path) -> None:
+    paired, known = script("paired"), shared.Kept(FOLDER / "kept" / "glyphs-small")
+    for name, component in paired.COMPONENTS.items():
+        made = paired.compare(known, name, 3, tmp_path, None, dry_run=True)
+        _, without = made.entries
+        assert made.baseline_of(made.entries) == without
+        assert component.without in without.title
+        assert len(made.configurations) == 3
+        cells = [made.cell(entry, 2) for entry in made.entries]
+        files = [tmp_path / cell.entry.title for cell in cells]
+        flags = [cell.job.flags for cell in cells]
+        contents = [yaml.safe_load(read_recipe(file, of).yaml) for file, of in zip(files, flags, strict=True)]
+        for content in contents:
+            second = content["second_phase"] or {}
+            losses = [content.pop("loss"), second.pop("loss", None)]
+            content["temperature"] = losses[0]["init_args"].get("temperature")
+        assert contents[0] == contents[1], "all but the loss, which keeps what both have"
+        lacking = {*cells[0].values} - {*cells[1].values}
+        assert bool(lacking) == (name != "several-proxies")
+
+
 def test_the_spread_of_the_first_pairs_alone_sets_their_number(
     script: Callable[[str], Any], known: Any, tmp_path: Path
 ) -> None:

@@ -1,26 +1,31 @@
 """Test whether a component helps, by paired configurations: each is trained with and without it, otherwise the same.
 
-    python docs/experiments/paired.py cars-features several-proxies --root runs/cars/features.parquet
     python docs/experiments/paired.py glyphs-small warp --table docs/experiments
+    python docs/experiments/paired.py cars-features several-proxies --root runs/cars/features.parquet
 
-rule.md says how configurations were drawn, how many there are, and what decides. The drawn ones are in
-kept/DATASET/configurations, drawn by the commit of the runs; finished runs are kept in kept/DATASET/evidence, and the
-same command continues.
+--table writes the table of the runs of rule.md, which evidence.py makes at the configurations that the commit of the
+runs drew (kept/DATASET/configurations and evidence). Without it, ``proxemic compare --paired`` draws configurations of
+its own near the best values that a search found, and trains them; the same command continues.
 """
 
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import _evidence
 import _experiments as shared
 
+import proxemic
 from proxemic.errors import UserError
+from proxemic.files import write_text
+from proxemic.recipes.reader import read_recipe
+from proxemic.recipes.yaml_files import read_yaml
+from proxemic.studies.comparison import Comparison, markdown
 from proxemic.studies.statistics import format_estimate, found_effect, needed, t_interval, t_test
+from proxemic.studies.tuning.spaces import recipe_value
 from proxemic.tables import Table
 
 PRIMARY = "recall@1"
@@ -146,13 +151,39 @@ def table(evidence: _evidence.Evidence, dataset: str, names: Sequence[str]) -> T
     return Table(columns, rows)
 
 
+def compare(
+    known: shared.Kept, name: str, count: int, out: Path, root: Path | None, *, dry_run: bool = False
+) -> Comparison:
+    """Compare a component at configurations drawn near the best values of the loss's kept search."""
+    component, (recipe, *_) = COMPONENTS[name], searches_of(known, COMPONENTS[name].loss)
+    best = read_yaml(recipe)
+    own = {key: recipe_value(best, key) for key in read_configurations(known, name)[0]}
+    files = []
+    for condition in (component.without, component.with_it):
+        files.append(out / f"{name}, {condition}.yaml")
+        write_text(files[-1], read_recipe(recipe, component.values(condition, own)).yaml)
+    without, with_it = files
+    return proxemic.compare(
+        [with_it],
+        vary=[str(without)],
+        paired=count,
+        around=with_it,
+        baseline=str(without),
+        out=out / name,
+        overrides=shared.LEAN | shared.place_of(root),
+        dry_run=dry_run,
+        report=lambda line: print(line, flush=True),
+    )
+
+
 def main() -> None:
     """Train, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", choices=MOST)
     parser.add_argument("components", nargs="*", metavar="COMPONENT", help=f"some of {', '.join(COMPONENTS)} (all)")
     parser.add_argument("--root", type=Path, metavar="FILE", help="the features of cars.py")
-    parser.add_argument("--out", type=Path, default=Path("runs/paired"), metavar="DIR", help="for unfinished runs")
+    parser.add_argument("--pairs", type=int, default=FIRST, metavar="N", help=f"the number of configurations ({FIRST})")
+    parser.add_argument("--out", type=Path, default=Path("runs/paired"), metavar="DIR", help="for the runs")
     parser.add_argument(
         "--kept", type=Path, default=shared.HERE / "kept", metavar="DIR", help="where finished ones are"
     )
@@ -165,12 +196,9 @@ def main() -> None:
         shared.check_kept(made.rows, "pair of these components", known)
         shared.keep_table(made, arguments.table / f"paired-{arguments.dataset}.csv", f"paired.py {arguments.dataset}")
         return
-    made_by = _evidence.commit()
-    make = partial(_evidence.make, evidence, out=arguments.out, made_by=made_by)
     try:
         for name in names:
-            for runs in pairs(known, evidence, name, arguments.root):
-                make(runs)
+            print(markdown(compare(known, name, arguments.pairs, arguments.out / arguments.dataset, arguments.root)))
     except UserError as error:
         raise SystemExit(str(error)) from None
 

@@ -69,6 +69,7 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
         metrics,
         "percent",
         f"means over {comparison.unit}s with 95% intervals, and single {comparison.unit}s",
+        comparison.unit,
     )
     align = "ll" + "r" * (len(metrics) + 1)
     header = ["recipe", "loss", *metrics, f"{comparison.unit}s"]
@@ -87,8 +88,10 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
     return Section(name, shown + table(Table(["recipe", *metrics, "pairs"], cells, title)))
 
 
-def _points(estimates: _Estimates, results: _Results, metrics: Sequence[str], unit: str, said: str) -> Markup:
-    """Draw a chart for each metric, one below the other; seeds, if given, are small points."""
+def _points(
+    estimates: _Estimates, results: _Results, metrics: Sequence[str], unit: str, said: str, number: str = "seed"
+) -> Markup:
+    """Draw a chart for each metric, one below the other; seeds or other numbers, if given, are small points."""
     names = [_name(entry) for entry in estimates]
     charts = Markup()
     for metric in metrics:
@@ -100,7 +103,7 @@ def _points(estimates: _Estimates, results: _Results, metrics: Sequence[str], un
         if not values:
             continue
         seeds = [
-            {"recipe": _name(entry), "value": round(100 * value, 4), "seed": seed}
+            {"recipe": _name(entry), "value": round(100 * value, 4), number: seed}
             for entry, of in results.items()
             if entry in estimates
             for seed, value in metric_values(of, metric).items()

@@ -14,6 +14,7 @@ from command_line import run_here
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.report import write_comparison_report
 from proxemic.studies.comparison import markdown
 from proxemic.studies.comparison.configurations import plan_configurations
 from proxemic.studies.comparison.directory import Comparison
@@ -108,7 +109,8 @@ def test_recipes_are_paired_by_configuration(
     differences = [b - a for a, b in zip(*values, strict=True)]
     text, estimate, deviation = markdown(pair), t_interval(differences), statistics.stdev(differences)
     assert "2 recipes × 3 configurations, evaluated" in text
-    assert "seed" not in text
+    page = write_comparison_report(pair, out=pair.path / "report.html").read_text()
+    assert "seed" not in text + page[page.index("<h1") :]
     assert "map@r" not in text, "one metric decides"
     shown = f"{100 * estimate.mean:.2f} ± {100 * (estimate.half_width or 0):.2f}"
     assert f"| {'+' if estimate.mean > 0 else ''}{shown} | 3 | {100 * deviation:.2f} |" in text

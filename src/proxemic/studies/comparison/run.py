@@ -149,7 +149,7 @@ def plan_comparison(
 
 def _varied(names: Sequence[str], vary: Sequence[str], out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the recipes to compare, and the flags that they do not have yet; values of keys are written to ``out``."""
-    files = [text for text in vary if Path(text).suffix in (".yaml", ".yml") and "=" not in text]
+    files = [text for text in vary if Path(text).is_file() or (Path(text).suffix == ".yaml" and "=" not in text)]
     keys = [text for text in vary if text not in files]
     if not vary:
         return [*names], [*flags]
