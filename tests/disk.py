@@ -22,5 +22,6 @@ def _fsync(_: object) -> None:
     pass
 
 
-def _connected(connection: sqlite3.Connection, record: object) -> None:
-    connection.execute("PRAGMA synchronous = OFF")
+def _connected(connection: object, record: object) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")

@@ -345,9 +345,13 @@ def test_the_page_of_the_protocols(here: Path, capsys: pytest.CaptureFixture[str
         "range(5)": "range(1)",
         '"training.epochs": 5': '"training.epochs": 1',
         "workers=2": "workers=1",
+        '["glyphs-small/mpa"], vary': '["tiny.yaml"], overrides={"training.epochs": 1}, vary',
+        "proxies_per_class=1,10": "proxies_per_class=1,2",
+        "paired=50": "paired=3",
     }
     names = run_page("protocols.md", smaller)
-    searched, compared = capsys.readouterr().out.splitlines()
+    searched, compared, *paired = capsys.readouterr().out.splitlines()
+    assert "2 recipes × 3 configurations" in "".join(paired)
     assert searched == f"{names['result'].value} {names['result'].parameters} runs/tune-pa/best.yaml 1"
     assert re.fullmatch(r"tiny\.yaml \[[01]\.\d+\]", compared)
 

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from proxemic import train
 from proxemic.errors import UserError
 from proxemic.published import published_figures
-from proxemic.recipes import find_recipe, list_recipes
-from proxemic.recipes.reader import read_recipe, read_yaml
+from proxemic.recipes import find_recipe
+from proxemic.recipes.reader import read_recipe
 from proxemic.studies.statistics import holm, t_interval, t_test
-from proxemic.studies.tuning.spaces import default_space, load_space, read_stages, resolve_factors
 from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -98,35 +97,9 @@ def test_the_summary_of_the_results_is_that_of_the_tables(monkeypatch: pytest.Mo
     assert [figure for figure in figures if figure not in tables] == []
 
 
-@pytest.mark.parametrize(
-    ("dataset", "rates"),
-    [
-        ("glyphs-small", ((0.0002, 0.02), (0.002, 0.2))),
-        ("omniglot", ((0.0002, 0.02), (0.002, 0.2))),
-        ("cars-features", ((0.001, 0.1), (0.005, 0.5))),
-        ("cars-pretrained", ((0.00003, 0.003), (0.001, 0.1))),
-    ],
-)
-def test_every_search_has_its_recipe_and_the_same_rates(dataset: str, rates: Any, shared: Any) -> None:
-    names = shared.searched(dataset)
-    assert {"softmax", "mpa-ap", "multi-similarity", "warp-off-first"} < {*names}
-    around = in_full(shared.AROUND) if dataset in ("glyphs-small", "omniglot") else None
-    for name in names:
-        search = shared.SEARCHES[name]
-        content = in_full(f"{dataset}/{search.recipe}")
-        for sibling in search.siblings if dataset != "cars-pretrained" else ():
-            find_recipe(f"{dataset}/{sibling}")
-        space = default_space(content) if search.space is None else load_space(search.space)
-        stages = read_stages(resolve_factors(space, around or content, name), name)
-        # A head over layer-normalised features, which are 36 times as long.
-        of_a_head = dataset == "cars-features" and content["model"]["layer_norm"]
-        for key, bounds in zip(("optim.lr", "optim.loss_lr"), rates, strict=True):
-            if key in stages[0].search:  # losses of pairs have no proxies
-                found: Any = stages[0].search[key]
-                low, high = (bound / 10 for bound in bounds) if of_a_head and key == "optim.lr" else bounds
-                assert (found.low, found.high, found.log) == (pytest.approx(low), pytest.approx(high), True), name
-        if "loss.gamma" in stages[0].search:
-            assert {"loss.proxies_per_class", "loss.gamma"} <= stages[0].search.keys()
+def test_every_search_names_a_recipe(shared: Any) -> None:
+    for dataset in shared.DATA_SETS:
+        assert {"softmax", "mpa-ap", "multi-similarity", "warp-off-first"} < {*shared.searched(dataset)}
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:
@@ -153,19 +126,11 @@ def test_recipes_of_characters_have_what_the_searches_found(dataset: str, shared
             assert value == expected, f"{dataset}, {name}: {path}"
 
 
-def test_the_warp_is_searched_below_the_push_of_the_others() -> None:
-    for path in (FOLDER / "spaces").glob("warp-*.yaml"):
-        ranges = [stage["search"]["loss.k1"] for stage in read_yaml(path) if "loss.k1" in stage["search"]]
-        assert ranges == [{"low": 0.1, "high": 0.45}] * len(ranges) != []
-
-
-def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], shared: Any, centres: Any) -> None:
+def test_losses_that_are_compared_are_searched(script: Callable[[str], Any], shared: Any) -> None:
     compare, conditions = script("compare"), script("conditions")
     assert {name for pair in (*compare.CLAIMS, *compare.ON_CARS) for name in pair} <= {*shared.SEARCHES}
     searched = {*shared.searched("cars-features"), *shared.OTHER_NORM}
     assert all(searched.issuperset(losses) for losses in (conditions.LOSSES, *conditions.WHOSE.values()))
-    folders = {experiment.recipes for experiment in centres.EXPERIMENTS.values()}
-    assert {f"{folder}/{loss}" for folder in folders for loss in centres.LOSSES} <= {*list_recipes()}
 
 
 def test_all_kept_recipes_are_read() -> None:
@@ -472,10 +437,8 @@ def test_centres_and_reality_checks_are_read(claims: Any) -> None:
 
 def test_a_configuration_is_near_what_a_search_found(script: Callable[[str], Any], shared: Any) -> None:
     paired = script("paired")
-    assert doctest.testmod(paired) == (0, 3)
     known = shared.Kept(FOLDER / "kept" / "glyphs-small")
     drawn = paired.read_configurations(known, "warp")
-    assert drawn[4] == paired.draw(known, paired.COMPONENTS["warp"], 4), "the table is what --draw writes"
     found = yaml.safe_load(known.recipe("warp-search-2").read_text())  # 4 mod 3 searches
     first, second = found["loss"]["init_args"], found["second_phase"]["loss"]["init_args"]
     # A quarter of the range of temperature: 0.1 to 20, in its logarithm, and a factor of 0.1 to 1 in the second phase.
@@ -514,6 +477,27 @@ def test_the_two_sides_of_a_pair_differ_in_the_component_alone(script: Callable[
     assert second_of_none == {"temperature": second["temperature"]}
 
 
+def test_new_pairs_are_compared_by_the_command(script: Callable[[str], Any], shared: Any, tmp_path: Path) -> None:
+    paired, known = script("paired"), shared.Kept(FOLDER / "kept" / "glyphs-small")
+    for name, component in paired.COMPONENTS.items():
+        made = paired.compare(known, name, 3, tmp_path, None, dry_run=True)
+        _, without = made.entries
+        assert made.baseline_of(made.entries) == without
+        assert component.without in without.title
+        assert len(made.configurations) == 3
+        cells = [made.cell(entry, 2) for entry in made.entries]
+        files = [tmp_path / cell.entry.title for cell in cells]
+        flags = [cell.job.flags for cell in cells]
+        contents = [yaml.safe_load(read_recipe(file, of).yaml) for file, of in zip(files, flags, strict=True)]
+        for content in contents:
+            second = content["second_phase"] or {}
+            losses = [content.pop("loss"), second.pop("loss", None)]
+            content["temperature"] = losses[0]["init_args"].get("temperature")
+        assert contents[0] == contents[1], "all but the loss, which keeps what both have"
+        lacking = {*cells[0].values} - {*cells[1].values}
+        assert bool(lacking) == (name != "several-proxies")
+
+
 def test_the_spread_of_the_first_pairs_alone_sets_their_number(
     script: Callable[[str], Any], known: Any, tmp_path: Path
 ) -> None:
@@ -534,7 +518,7 @@ def test_the_spread_of_the_first_pairs_alone_sets_their_number(
     spread = statistics.stdev([2.2, -2.2] * 10)
     n = count()
     assert 60 < n < 120
-    assert paired.power(0.7, spread, n - 1) < 0.8 <= paired.power(0.7, spread, n)
+    assert power(0.7, spread, n - 1) < 0.8 <= power(0.7, spread, n)
     pair(20, 50)
     assert count() == n, "later pairs change nothing"
 

@@ -105,12 +105,6 @@ def test_a_study_that_may_not_be_read_is_not_called_damaged(name: str, studies: 
     assert "damaged" not in result.stderr
 
 
-def test_the_best_values_of_a_reality_check_are_checked(studies: dict[str, Path], here: Here) -> None:
-    for bad in ("null", "{}", NESTED):
-        with changed(studies["reality-check.json"] / "small" / "best.json", bad):
-            refused(here("reality-check", "--resume", studies["reality-check.json"]), "best.json")
-
-
 @pytest.fixture
 def copy(run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(run, tmp_path / "run"))

@@ -1,13 +1,12 @@
-"""Helpers of the experiments: the searches, their kept results, runs with the best values, tables and command lines.
+"""Helpers of the experiments: the kept searches, runs with the values that they found, tables and command lines.
 
 `kept/` has a folder for each data set: ``searches/LOSS.csv`` holds the trials of a finished search,
 ``searches/LOSS.yaml`` the best recipe, ``runs/LOSS.csv`` a row for each run of it, and ``reality/LOSS.csv`` the
-repetitions of a reality check. Kept searches and runs are not repeated. ``configurations`` and ``evidence`` hold what
-rule.md says of them.
+repetitions of a reality check. Kept runs are not repeated. ``configurations`` and ``evidence`` hold what rule.md says
+of them. The searches were made by programs of an older commit, see README.md.
 """
 
 import csv
-import json
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -23,20 +22,15 @@ import yaml
 from proxemic.errors import UserError
 from proxemic.files import write_csv, write_text
 from proxemic.recipes import list_recipes
-from proxemic.recipes.yaml_files import read_yaml
 from proxemic.studies.comparison import compare
 from proxemic.studies.comparison.statistics import metric_values
 from proxemic.studies.statistics import format_estimate, holm, t_interval, t_test
-from proxemic.studies.tuning import tune
 from proxemic.studies.tuning.curves import SearchCurve, curve_of_trials, read_trials
 from proxemic.tables import Table
 from proxemic.training import RunDirectory
 
 HERE = Path(__file__).parent
-AROUND = "glyphs-small"
-"""The recipe whose learning rates, 0.002 and 0.02, are the middle of the ranges of every loss here and on Omniglot."""
 FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
-"""Data sets whose ranges are around the rates of each recipe, which all heads, or all networks, share."""
 LEAN = {"training.loggers": [], "evaluation.untrained": False}
 """Overrides that switch off what no figure depends on."""
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
@@ -57,18 +51,17 @@ COMPLETE = "epochs of a complete trial"
 
 @dataclass(frozen=True)
 class Size:
-    """The size of the experiments on a data set: budget of a search, seeds per trial, and seeds of comparisons."""
+    """The size of the experiments on a data set: seeds per trial of a search, and seeds of comparisons."""
 
-    budget: float = 24
     trial_seeds: int = 2
     seeds: int = 5
 
 
 DATA_SETS = {
-    "glyphs-small": Size(budget=12, seeds=10),
-    "omniglot": Size(budget=12),
+    "glyphs-small": Size(seeds=10),
+    "omniglot": Size(),
     FEATURES: Size(seeds=10),
-    PHOTOGRAPHS: Size(budget=6, trial_seeds=1, seeds=3),
+    PHOTOGRAPHS: Size(trial_seeds=1, seeds=3),
 }
 MORE_SEEDS = {(PHOTOGRAPHS, loss): 6 for loss in ("mpa", "proxy-anchor")}
 """The seeds of single comparisons, if they are not as many as those of their data set."""
@@ -80,11 +73,9 @@ AGAIN = ("-search-2", "-search-3")
 
 @dataclass(frozen=True)
 class Search:
-    """The search for a loss: its recipe, siblings whose values are tried first, and its space."""
+    """The search for a loss: the recipe that it varied."""
 
     recipe: str
-    siblings: tuple[str, ...]
-    space: str | None = None
     layer_norm: bool | None = None
     """Whether the pooled features are normalised before the last layer; None leaves the recipe unchanged."""
     seed: int = 0
@@ -97,43 +88,34 @@ class Search:
         return norm + (AGAIN[self.seed - 1] if self.seed else "")
 
 
-_SOFTMAX = ("softmax", "cosface", "arcface", "sphereface", "proxy-nca")
-_ANCHOR = ("proxy-anchor", "mpa", "mpa-dw", "mpa-ap", "soft-triple")
-_EUCLIDEAN = ("euclidean-softmax", "warped-softmax-warp-off-first", "warped-softmax")
-_PAIRS = ("multi-similarity", "contrastive")
-_SPACES = HERE / "spaces"
 SEARCHES: dict[str, Search] = {
     # The losses of the papers' claims come first.
-    "softmax": Search("softmax", _SOFTMAX),
-    "softmax-mean-proxy": Search("softmax-mean-proxy", _SOFTMAX),
-    "proxy-anchor": Search("proxy-anchor", _ANCHOR),
-    "mpa-ap": Search("mpa-ap", _ANCHOR),
-    "soft-triple": Search("soft-triple", _ANCHOR),
-    "mpa": Search("mpa", _ANCHOR),
-    "mpa-dw": Search("mpa-dw", _ANCHOR),
-    "euclidean-softmax": Search("euclidean-softmax", _EUCLIDEAN),
-    "euclidean-softmax-two-phases": Search(
-        "euclidean-softmax-two-phases", _EUCLIDEAN, "EuclideanSoftmaxLoss-two-phases"
-    ),
-    "warp-off-first-attracting": Search(
-        "warped-softmax-warp-off-first", _EUCLIDEAN, str(_SPACES / "warp-off-first-attracting.yaml")
-    ),
-    "warp-attracting": Search("warped-softmax", _EUCLIDEAN, str(_SPACES / "warp-attracting.yaml")),
-    "multi-similarity": Search("multi-similarity", _PAIRS),
-    "arcface": Search("arcface", _SOFTMAX),
-    "warp-off-first": Search("warped-softmax-warp-off-first", _EUCLIDEAN),
-    "warp": Search("warped-softmax", _EUCLIDEAN, "WarpedSoftmaxLoss-two-phases"),
-    "proxy-nca-plus-plus": Search("proxy-nca-plus-plus", ()),
-    "magface": Search("magface", _SOFTMAX),
-    "cosface": Search("cosface", _SOFTMAX),
-    "sphereface": Search("sphereface", _SOFTMAX),
-    "proxy-nca": Search("proxy-nca", _SOFTMAX),
-    "contrastive": Search("contrastive", _PAIRS),
-    "hist": Search("hist", ()),
-    "arcface-sub-centers": Search("arcface-sub-centers", _SOFTMAX, str(_SPACES / "arcface-sub-centers.yaml")),
-    "adaface": Search("adaface", _SOFTMAX),
-    "curricularface": Search("curricularface", _SOFTMAX),
-    "elasticface": Search("elasticface", _SOFTMAX),
+    "softmax": Search("softmax"),
+    "softmax-mean-proxy": Search("softmax-mean-proxy"),
+    "proxy-anchor": Search("proxy-anchor"),
+    "mpa-ap": Search("mpa-ap"),
+    "soft-triple": Search("soft-triple"),
+    "mpa": Search("mpa"),
+    "mpa-dw": Search("mpa-dw"),
+    "euclidean-softmax": Search("euclidean-softmax"),
+    "euclidean-softmax-two-phases": Search("euclidean-softmax-two-phases"),
+    "warp-off-first-attracting": Search("warped-softmax-warp-off-first"),
+    "warp-attracting": Search("warped-softmax"),
+    "multi-similarity": Search("multi-similarity"),
+    "arcface": Search("arcface"),
+    "warp-off-first": Search("warped-softmax-warp-off-first"),
+    "warp": Search("warped-softmax"),
+    "proxy-nca-plus-plus": Search("proxy-nca-plus-plus"),
+    "magface": Search("magface"),
+    "cosface": Search("cosface"),
+    "sphereface": Search("sphereface"),
+    "proxy-nca": Search("proxy-nca"),
+    "contrastive": Search("contrastive"),
+    "hist": Search("hist"),
+    "arcface-sub-centers": Search("arcface-sub-centers"),
+    "adaface": Search("adaface"),
+    "curricularface": Search("curricularface"),
+    "elasticface": Search("elasticface"),
 }
 _TRAINED_WITHOUT = (
     *("softmax", "softmax-mean-proxy", "proxy-nca-plus-plus", "arcface", "proxy-anchor", "soft-triple"),
@@ -191,21 +173,13 @@ class Kept:
         """Return the path of the best recipe, which exists if the search is finished."""
         return self.folder / "searches" / f"{loss}.yaml"
 
-    def keep_search(self, loss: str, search: Path) -> None:
-        """Keep the trials and the best recipe of a finished search, without the location of its data."""
-        # The epochs of the best recipe may be fewer, because its first phase ends at its best epoch.
-        complete = {COMPLETE: read_yaml(search / "base.yaml")["training"]["epochs"]}
-        trials = Table.of_records([{**row, **complete} for row in read_trials(search / "trials.csv")])
-        write_csv(self.recipe(loss).with_suffix(".csv"), trials.columns, trials.rows)
-        text = (search / "best.yaml").read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-        content["data"].get("init_args", {}).pop("root", None)
-        write_text(self.recipe(loss), recipe_text(text, content))
-
     def curve(self, loss: str) -> SearchCurve:
-        """Return the expected results of shorter searches."""
+        """Return the expected results of shorter searches; an earlier stage of a search only adds to its cost."""
         rows = read_trials(self.recipe(loss).with_suffix(".csv"))
-        return curve_of_trials(rows, int(rows[0][COMPLETE]), loss)
+        stage = max(int(row["stage"]) for row in rows)
+        last, earlier = ([row for row in rows if (int(row["stage"]) == stage) == is_last] for is_last in (True, False))
+        before = sum(max(1, int(row["epochs"])) for row in earlier)
+        return curve_of_trials(last, int(rows[0][COMPLETE]), loss, before)
 
     def runs(self, loss: str, condition: str = "") -> dict[str, dict[int, float]]:
         """Return the test metrics of the best recipe's runs under a condition, by metric and seed."""
@@ -252,7 +226,7 @@ def searched(dataset: str) -> list[str]:
 
 def run_script(
     doc: str | None,
-    train: Callable[[Namespace, Kept], object],
+    train: Callable[[Namespace, Kept], object] | None,
     tables: Callable[[Namespace, Kept], Mapping[str, Table]],
     datasets: Iterable[str],
     out: str,
@@ -261,7 +235,7 @@ def run_script(
     """Run a script: read its command line, and train, or with --table write its tables by the names of their files.
 
     The command line has a data set, a word for each of ``choices``, losses, and where things lie. A `UserError` ends
-    the script by its sentence.
+    the script by its sentence. If ``train`` is None, the script only writes tables.
     """
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, values in {"dataset": datasets, **choices}.items():
@@ -275,6 +249,8 @@ def run_script(
     known = Kept(arguments.kept / arguments.dataset)
     try:
         if arguments.table is None:
+            if train is None:
+                parser.error("give --table DIR: README.md names the commit that makes these searches and runs")
             train(arguments, known)
             return
         words = " ".join([Path(sys.argv[0]).name, *(getattr(arguments, name) for name in ("dataset", *choices))])
@@ -295,8 +271,9 @@ def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
 def check_searched(losses: Sequence[str], known: Kept) -> None:
     """End the command if none of the losses has a finished search."""
     if not any(known.recipe(loss).exists() for loss in losses):
-        search = f"python docs/experiments/search.py {known.folder.name} {' '.join(losses)}"
-        raise SystemExit(f"{known.folder} holds no finished search of these losses: {search} comes first.")
+        raise SystemExit(
+            f"{known.folder} holds no finished search of {', '.join(losses)}: name losses whose searches are kept."
+        )
 
 
 def check_kept(found: object, what: str, known: Kept) -> None:
@@ -322,62 +299,6 @@ def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
 def place_of(root: Path | None) -> dict[str, object]:
     """Return the overrides for the location of the data."""
     return {} if root is None else {"data.root": str(root)}
-
-
-def run_search(known: Kept, name: str, out: Path, root: Path | None) -> None:
-    """Run or continue a search, unless it is kept."""
-    if known.recipe(name).exists():
-        return
-    dataset = known.folder.name
-    print(f"{dataset}: {name}", flush=True)
-    search, size, folder = (SEARCHES | OTHER_NORM | REPEATED)[name], DATA_SETS[dataset], out / dataset / name
-    norm = {} if search.layer_norm is None else {"model.layer_norm": search.layer_norm}
-    if (folder / "tuning.json").exists():
-        tune(resume=folder, report=_print)
-    else:
-        tune(
-            f"{dataset}/{search.recipe}",
-            out=folder,
-            overrides=LEAN | place_of(root) | norm,
-            space=search.space,
-            around=None if dataset in (FEATURES, PHOTOGRAPHS) else AROUND,
-            budget=size.budget,
-            seeds=size.trial_seeds,
-            first=first_trials(known, name, out, root),
-            pruner="halving",
-            seed=search.seed,
-            report=_print,
-        )
-    known.keep_search(name, folder)
-
-
-def first_trials(known: Kept, name: str, out: Path, root: Path | None) -> list[str | Path]:
-    """Return the recipes whose values the first trials take, after the recipe's own."""
-    search, dataset = (SEARCHES | OTHER_NORM | REPEATED)[name], known.folder.name
-    if dataset == PHOTOGRAPHS:
-        # The loss that the search on features found; the rates of a head do not fit a whole network.
-        found = Kept(known.folder.with_name(FEATURES)).recipe(name)
-        if not found.exists():
-            raise SystemExit(f"{found} is missing: python docs/experiments/search.py {FEATURES} {name} comes first.")
-        best = read_yaml(found)
-        phase = best["second_phase"] or {}
-        values = {"extends": f"{dataset}/{search.recipe}", "loss": best["loss"]}
-        values |= {"second_phase": {"loss": phase["loss"]}} if "loss" in phase else {}
-        file = out / dataset / "first" / f"{name}.yaml"
-        write_text(file, json.dumps(values))  # JSON is YAML
-        return [file]
-    # The best values of the family's first loss, whose search comes first.
-    head = [sibling for sibling in search.siblings[:1] if sibling + search.suffix != name]
-    for sibling in head:
-        run_search(known, sibling + search.suffix, out, root)
-    first: list[str | Path] = [known.recipe(sibling + search.suffix) for sibling in head]
-    # The values that the search on glyphs-small found, if it has the loss.
-    tuned = [recipe for recipe in (f"{AROUND}/{search.recipe}",) if recipe in list_recipes()]
-    if dataset == FEATURES:
-        return [*first, *tuned]
-    # The recipes of the other siblings, the same loss on the other data set, and the default recipe.
-    siblings = [f"{dataset}/{sibling}" for sibling in search.siblings if sibling not in (*head, search.recipe)]
-    return [*first, *siblings, *(tuned if dataset != AROUND else ()), AROUND]
 
 
 def _print(line: str) -> None:
@@ -417,15 +338,6 @@ def make_runs(
     for cell in compared.cells():  # gigabytes that no table needs
         RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
     compared.check_finished()
-
-
-def search_and_train(arguments: Namespace, known: Kept, names: Sequence[str]) -> None:
-    """Search for the losses that the command line names, or all, and train what was found with each seed."""
-    seeds = range(DATA_SETS[arguments.dataset].seeds)
-    for name in check_losses(arguments.losses, names):
-        run_search(known, name, arguments.out / "searches", arguments.root)
-        if known.lacking([name], seeds):
-            make_runs(known, name, seeds, arguments.out / "runs" / arguments.dataset, arguments.root)
 
 
 def interval(values: Iterable[float]) -> str:

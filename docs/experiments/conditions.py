@@ -104,7 +104,7 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 def changes_of(known: shared.Kept, condition: str) -> list[Condition]:
     """Return the changes that a condition makes on a data set."""
-    if condition == "few-images" and known.folder.name == shared.AROUND:
+    if condition == "few-images" and known.folder.name == "glyphs-small":
         return FEW_GLYPHS
     return CONDITIONS[condition]
 

@@ -27,6 +27,7 @@ import sweeps
 from _evidence import Evidence, Runs
 
 from proxemic.errors import UserError
+from proxemic.studies.statistics import needed
 from proxemic.tables import Table
 
 HEADS, GLYPHS, OMNIGLOT, PHOTOGRAPHS = shared.FEATURES, "glyphs-small", "omniglot", shared.PHOTOGRAPHS
@@ -120,7 +121,7 @@ class Runner:
         """Return the number of seeds that finds the smallest gain of the paper, but at least 0.7 points."""
         kept = claims.Comparison(self.kept, number, part, dataset).values
         effect = max(paired.EFFECT, min(gains.values(), default=0))
-        return min(max(paired.needed(100 * statistics.stdev(kept), effect), FEWEST), MOST)
+        return min(max(needed(100 * statistics.stdev(kept), effect), FEWEST), MOST)
 
     def untested(self) -> Iterator[Runs]:
         """Iterate over the cells that were not tested before, in the order of their time."""

@@ -1,12 +1,9 @@
-"""Train each loss with and without a layer norm of the pooled features, each tuned by a search of the same size.
+"""Tabulate each loss with and without a layer norm of the pooled features, each tuned by a search of the same size.
 
-    python docs/experiments/norm.py glyphs-small softmax-with-norm
-    python docs/experiments/norm.py omniglot --root DIR
     python docs/experiments/norm.py glyphs-small --table docs/experiments
 
-Each recipe on characters is either with or without the norm, and search.py and compare.py tune and train this variant.
-This script tunes and trains the other variant. The same command continues a stopped search, and finished searches and
-runs are kept beside this script. --table writes a table of both variants with their differences.
+Each recipe on characters is either with or without the norm, and search.py and compare.py show this variant. The other
+variant was tuned and trained alike. README.md names the commit that makes the searches and runs.
 """
 
 from argparse import Namespace
@@ -14,11 +11,6 @@ from argparse import Namespace
 import _experiments as shared
 
 from proxemic.tables import Table
-
-
-def train(arguments: Namespace, known: shared.Kept) -> None:
-    """Search for each loss with the other norm, and train the best recipe with each seed."""
-    shared.search_and_train(arguments, known, [*shared.OTHER_NORM])
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -44,8 +36,8 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 
 def main() -> None:
-    """Search and train, or write the table."""
-    shared.run_script(__doc__, train, tables, ["glyphs-small", "omniglot"], "runs/norm")
+    """Write the table."""
+    shared.run_script(__doc__, None, tables, ["glyphs-small", "omniglot"], "runs/norm")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""Repeat the searches of pairs of losses with two other seeds, and show how far their differences move.
+"""Show how far the differences of pairs of losses move if their searches are repeated with two other seeds.
 
-    python docs/experiments/repeated.py glyphs-small
-    python docs/experiments/repeated.py cars-features --root runs/cars/features.parquet
     python docs/experiments/repeated.py glyphs-small --table docs/experiments
 
 A search depends on chance: the sampler draws the trials, and trainings with the same values differ. The intervals over
-seeds that other tables have do not cover this. Here each search is made three times; the first is that of search.py or
-norm.py. The same command continues a stopped search, and finished searches and runs are kept beside this script.
+seeds that other tables have do not cover this. Here each search was made three times; the first is that of search.py or
+norm.py. README.md names the commit that makes the searches and runs.
 """
 
 from argparse import Namespace
@@ -16,15 +14,8 @@ import _experiments as shared
 from proxemic.tables import Table
 
 
-def train(arguments: Namespace, known: shared.Kept) -> None:
-    """Search for each loss of the pairs with the other seeds, and train what each search found."""
-    names = {name for pair in pairs_of(known) for name in pair}
-    repeated = [name for name in shared.REPEATED if name.partition("-search-")[0] in names]
-    shared.search_and_train(arguments, known, repeated)
-
-
 def pairs_of(known: shared.Kept) -> list[tuple[str, str]]:
-    """Return the pairs whose searches are repeated on a data set; only characters have searches with a layer norm."""
+    """Return the pairs whose searches were repeated on a data set; only characters have searches with a layer norm."""
     with_norm = known.folder.name == "glyphs-small"
     return [pair for pair in shared.HEADLINES if with_norm or shared.SEARCHES.keys() >= {*pair}]
 
@@ -63,8 +54,8 @@ def rows(known: shared.Kept, names: tuple[str, ...]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Search and train, or write the table."""
-    shared.run_script(__doc__, train, tables, ["glyphs-small", shared.FEATURES], "runs/repeated")
+    """Write the tables."""
+    shared.run_script(__doc__, None, tables, ["glyphs-small", shared.FEATURES], "runs/repeated")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
-"""Search the hyper-parameters of every loss with the same budget, ranges and kinds of first trials.
+"""Tabulate the kept searches of every loss, which had the same budget, ranges and kinds of first trials.
 
-    python docs/experiments/search.py glyphs-small softmax
-    python docs/experiments/search.py omniglot --root DIR softmax
-    python docs/experiments/search.py cars-features --root runs/cars/features.parquet softmax
     python docs/experiments/search.py glyphs-small --table docs/experiments
 
-The same command continues a stopped search. Finished searches are kept beside this script, or in the folder --kept, and
-are not repeated. --table writes the table, curves and plot of the kept searches.
+README.md says how the searches were made, and by which commit.
 """
 
 from argparse import Namespace
@@ -15,12 +11,6 @@ import _experiments as shared
 
 from proxemic.studies.tuning import draw_search_curves
 from proxemic.tables import Table
-
-
-def train(arguments: Namespace, known: shared.Kept) -> None:
-    """Search for each loss that has no kept search."""
-    for name in shared.check_losses(arguments.losses, shared.searched(arguments.dataset)):
-        shared.run_search(known, name, arguments.out, arguments.root)
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -43,8 +33,8 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 
 def main() -> None:
-    """Search, or write the table."""
-    shared.run_script(__doc__, train, tables, shared.DATA_SETS, "runs/searches")
+    """Write the table, the curves and their plot."""
+    shared.run_script(__doc__, None, tables, shared.DATA_SETS, "runs/searches")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from images import write_folder, write_recipe
 from leftovers import killed_at
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.tuning import TuningResult, tune
+from proxemic.studies.tuning.directory import TuningOptions, tuning_directory
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +31,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SPACE = """\
-- search:
-    optim.lr: {factor: 10, log: true}
-    loss.alpha: {choices: [16, 32]}
+optim.lr: {factor: 10, log: true}
+loss.alpha: {choices: [16, 32]}
 """
 
 
@@ -82,17 +82,17 @@ def searched(recipe: Path, space: Path) -> Searched:
 
 def test_a_search_from_begin_to_end(searched: Searched) -> None:
     result, out = searched.result, searched.result.out
-    assert [line.split()[1] for line in searched.lines] == ["1-0", "1-1", "1-2"]
+    assert [line.split()[1] for line in searched.lines] == ["0", "1", "2"]
     assert "recall@1" in searched.lines[0]
     assert "3 of 3" in searched.lines[2]
 
     trials, best = rows(out), json.loads((out / "best.json").read_text())
     assert [row["state"] for row in trials] == ["complete"] * 3
-    assert [str(trial.value) for trial in result.trials[0]] == [row["value"] for row in trials]
+    assert [str(trial.value) for trial in result.trials] == [row["value"] for row in trials]
     assert trials[0]["optim.lr"] == "0.002"  # the recipe's own comes first
     assert result.value == best["value"] == max(float(row["value"]) for row in trials)
     number = next(row["trial"] for row in trials if float(row["value"]) == best["value"])
-    assert best["trial"] == f"1-{number}"
+    assert best["trial"] == int(number)
     assert result.parameters == best["parameters"]
     assert result.best_recipe == out / "best.yaml"
     found = yaml.safe_load((out / "best.yaml").read_text())
@@ -104,7 +104,7 @@ def test_a_search_from_begin_to_end(searched: Searched) -> None:
         assert (out / plot).read_bytes().startswith(b"\x89PNG")
 
     for row in trials:
-        run = out / "trials" / f"1-{row['trial']}"
+        run = out / "trials" / row["trial"]
         metrics = json.loads((run / "metrics.json").read_text())
         assert "test" not in metrics  # never looked at
         assert metrics["validation"]["recall@1"] == float(row["value"])
@@ -127,45 +127,28 @@ def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
     assert_refused(here(*words), ["another flags, seed, recipe than base.yaml", f"--resume {out}"])
 
 
-TWO_STAGES = """\
-- search: {optim.lr: {factor: 10, log: true}}
-  trials: 0.5
-- start_from: best
-  search: {optim.lr: {factor: [0.1, 1], log: true}}
-"""
-
-
-def test_trials_of_two_seeds_wait_for_each_other_at_the_rungs(recipe: Path, tmp_path: Path, here: Here) -> None:
-    (tmp_path / "space.yaml").write_text(TWO_STAGES)
+def test_a_budget_is_counted_in_epochs_and_other_recipes_are_tried_first(
+    recipe: Path, tmp_path: Path, here: Here
+) -> None:
     other = tmp_path / "other.yaml"
-    other.write_text(recipe.read_text().replace("lr: 0.002", "lr: 0.0002"))
-    words = ["--space", tmp_path / "space.yaml", "--training.epochs", "4", "--budget", "3", "--seeds", "2"]
-    words += ["--pruner", "halving", "--around", recipe, "--first", other, "--out", tmp_path / "out"]
-    result = here("tune", "--recipe", recipe, *words)
+    other.write_text(recipe.read_text().replace("lr: 0.002", "lr: 0.0005"))
+    around = tmp_path / "around.yaml"
+    around.write_text(recipe.read_text().replace("lr: 0.002", "lr: 0.005"))
+    (tmp_path / "space.yaml").write_text("optim.lr: {factor: 10, log: true}\n")
+    words = ["--space", tmp_path / "space.yaml", "--training.epochs", "2", "--budget", "3", "--out", tmp_path / "out"]
+    result = here("tune", "--recipe", recipe, *words, "--around", around, "--first", other)
     assert result.returncode == 0, result.stderr
-    trials = [row for row in rows(tmp_path / "out") if row["stage"] == "1"]
-    assert [row["optim.lr"] for row in trials[:2]] == ["0.002", "0.0002"]
-    assert 6 <= sum(int(row["epochs"]) for row in trials) < 10
-    for row in trials:
-        runs = [tmp_path / "out" / "trials" / f"1-{row['trial']}" / f"seed-{seed}" for seed in (0, 1)]
-        assert [history(run) for run in runs] == [list(range(1, int(row["epochs"]) + 1))] * 2
-        assert [yaml.safe_load((run / "recipe.yaml").read_text())["seed"] for run in runs] == [0, 1]
-        if row["state"] == "complete":
-            values = [json.loads((run / "metrics.json").read_text())["validation"]["map@r"] for run in runs]
-            assert float(row["value"]) == pytest.approx(sum(values) / 2)
-        else:
-            assert row["epochs"] in ("1", "2")
-    best = json.loads((tmp_path / "out" / "best.json").read_text())["stages"][0]["trial"]
-    begun = [tmp_path / "out" / "trials" / "2-0" / f"seed-{seed}" / "recipe.yaml" for seed in (0, 1)]
-    starts = [yaml.safe_load(path.read_text())["training"]["start_from"] for path in begun]
-    assert starts == [str(tmp_path / "out" / "trials" / best / f"seed-{seed}") for seed in (0, 1)]
-    kept = {path.parent.parent.name for path in (tmp_path / "out").rglob("loss.safetensors")}
-    assert kept == {best, json.loads((tmp_path / "out" / "best.json").read_text())["trial"]}
+    made = rows(tmp_path / "out")
+    assert [row["optim.lr"] for row in made[:2]] == ["0.002", "0.0005"]
+    assert [row["epochs"] for row in made] == ["2", "2", "2"], "as many epochs as three complete trials"
+    assert "6 of 6 epochs" in result.stdout
+    content = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    assert content["space"] == {"optim.lr": {"low": 0.0005, "high": 0.05, "log": True, "points": 3}}
 
 
 def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, tmp_path: Path, here: Here) -> None:
     shutil.copytree(searched.result.out, tmp_path / "out")
-    trial = tmp_path / "out" / "trials" / "1-0"
+    trial = tmp_path / "out" / "trials" / "0"
     for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
         refused = here("train", "--resume", trial)
         assert_refused(refused, ["is a trial of a search", "must not be evaluated on the test classes"])
@@ -173,32 +156,26 @@ def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, 
             (trial / left).unlink()
 
 
-def test_the_warp_is_tuned_from_the_best_weights_without_it(recipe: Path, tmp_path: Path, here: Here) -> None:
+def test_both_phases_are_searched_together(recipe: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
     words = ["--loss", "WarpedSoftmaxLoss", "--model.normalize", "false", "--training.epochs", "2"]
+    words += ["--loss.alpha", "5", "--loss.k1", "0.5", "--loss.k2", "1.5", "--second_phase.epochs", "1"]
     result = here("tune", "--recipe", recipe, "--out", out, "--trials", "2", *words)
     assert result.returncode == 0, result.stderr
-    first, second = (yaml.safe_load((out / "trials" / run / "recipe.yaml").read_text()) for run in ("1-0", "2-0"))
-    assert first["loss"]["init_args"]["f1"] == "torch.positive"
-    assert second["training"]["start_from"] == str(out / "trials" / "1-0")
-    best = read_recipe(out / "best.yaml").recipe
-    assert best.second_phase is not None
-    assert best.training.start_from is None
-    chosen = json.loads((out / "trials" / "1-0" / "metrics.json").read_text())["epoch"]
-    assert (best.training.epochs, best.second_phase.epochs) == (chosen + 2, 2)
-    found = yaml.safe_load((out / "best.yaml").read_text())
-    assert found["second_phase"]["loss"]["init_args"]["f1"] is None
-    for name in ("alpha", "k1", "k2"):
-        assert found["loss"]["init_args"][name] is None
-        assert found["second_phase"]["loss"]["init_args"][name] == second["loss"]["init_args"][name] is not None
-
-    run = tmp_path / "run"
-    words = ["--training.threads", "1"]  # as trials have it, on which the last digits depend
-    assert here("train", "--recipe", out / "best.yaml", "--out", run, *words).returncode == 0
-    # The first phase is the first stage again, to the last digit.
-    assert (run / "history.csv").read_text().splitlines()[1].rpartition(",")[0] == (
-        (out / "trials" / "1-0" / "history.csv").read_text().splitlines()[1].rpartition(",")[0]
+    assert "Not searched, because flags set them: loss.alpha, loss.k1, loss.k2, second_phase.loss" in result.stdout
+    for row in rows(out):
+        assert float(row["second_phase.loss.temperature"]) <= float(row["loss.temperature"])
+        assert float(row["second_phase.optim.lr"]) <= float(row["optim.lr"])
+        second = read_recipe(out / "trials" / row["trial"] / "recipe.yaml").recipe.second_phase
+        assert second is not None
+        assert second.optim.lr == float(row["second_phase.optim.lr"])
+        assert history(out / "trials" / row["trial"]) == [1, 2]
+    best, parameters = (
+        read_recipe(out / "best.yaml").recipe,
+        json.loads((out / "best.json").read_text())["parameters"],
     )
+    assert best.second_phase is not None
+    assert best.second_phase.optim.lr == parameters["second_phase.optim.lr"]
 
 
 def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) -> None:
@@ -214,16 +191,16 @@ def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) ->
 def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
     recipe: Path, space: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxemic.studies.tuning.search.GRACE", 1)
+    monkeypatch.setattr("proxemic.studies.tuning.study.GRACE", 1)
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "2", "--training.epochs", "20"]
     process = start_with_workers(*words, "--workers", "2")
-    for name in ("1-0", "1-1"):
+    for name in ("0", "1"):
         wait_for_rows(out / "trials" / name, 2, process)  # both at a time
     process.kill()  # its workers end with it
     process.communicate()
 
-    begun = {"1-0", "1-1"}
+    begun = {"0", "1"}
     first_rows = {name: (out / "trials" / name / "history.csv").read_text().splitlines()[1] for name in begun}
     stopped_itself = threading.Event()
 
@@ -264,7 +241,7 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
 
 def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here: Here) -> None:
     space = tmp_path / "wild.yaml"
-    space.write_text("- search: {optim.lr: {low: 0.001, high: 1.0e+30, grid: [1.0e+30, 0.001]}}\n")
+    space.write_text("optim.lr: {low: 0.001, high: 1.0e+30, grid: [1.0e+30, 0.001]}\n")
     out = tmp_path / "out"
     words = ["--sampler", "grid", "--training.epochs", "1"]
     result = here("tune", "--recipe", recipe, "--space", space, "--out", out, *words)
@@ -293,23 +270,21 @@ def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: 
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no recipe": ([], ["--recipe is missing"]),
     "unknown recipe": (["--recipe", "glyps"], ["did you mean glyphs"]),
-    "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["--trials is 0", "at least 1"]),
+    "no trials": (["--recipe", "tiny.yaml", "--trials", "0"], ["trials is 0", "at least 1"]),
     "no budget": (["--recipe", "tiny.yaml", "--budget", "0"], ["budget is 0.0", "above 0"]),
     "budget and trials": (["--recipe", "tiny.yaml", "--budget", "4", "--trials", "8"], ["--budget and --trials both"]),
     "budget of a grid": (["--recipe", "tiny.yaml", "--budget", "4", "--sampler", "grid"], ["--sampler grid both set"]),
-    "no seeds": (["--recipe", "tiny.yaml", "--seeds", "0"], ["seeds is 0, but must be at least 1"]),
-    "seeds and median": (["--recipe", "tiny.yaml", "--seeds", "2", "--pruner", "median"], ["--pruner halving, or one"]),
     "no workers": (["--recipe", "tiny.yaml", "--workers", "0"], ["workers is 0", "at least 1"]),
-    "unknown sampler": (["--recipe", "tiny.yaml", "--sampler", "cma"], ["cma", "random"]),
+    "unknown sampler": (["--recipe", "tiny.yaml", "--sampler", "gp"], ["gp", "random"]),
     "unknown space": (["--recipe", "tiny.yaml", "--space", "ProxyAncorLoss"], ["did you mean ProxyAnchorLoss"]),
     "space without file": (["--recipe", "tiny.yaml", "--space", "no.yaml"], ["no.yaml", "not a readable"]),
     "space of another loss": (
         ["--recipe", "tiny.yaml", "--space", "HISTLoss"],
-        ["search space HISTLoss, stage 1", "loss.tau"],
+        ["search space HISTLoss does not fit the recipe", "loss.tau"],
     ),
-    "fewer trials than stages": (
-        ["--recipe", "tiny.yaml", "--loss", "WarpedSoftmaxLoss", "--trials", "1"],
-        ["--trials is 1", "at least 2"],
+    "space of two phases": (
+        ["--recipe", "tiny.yaml", "--loss", "EuclideanSoftmaxLoss", "--space", "EuclideanSoftmaxLoss-two-phases"],
+        ["search space EuclideanSoftmaxLoss-two-phases does not fit the recipe", "second_phase"],
     ),
     "choice on test": (
         ["--recipe", "tiny.yaml", "--evaluation.select_on", "test"],
@@ -341,26 +316,19 @@ def test_without_validation_classes_the_search_ends_at_once(recipe: Path, tmp_pa
 
 def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
-    from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-
-    options = TuningOptions(
-        str(recipe), [], yaml.safe_load(SPACE), str(space), 1, "tpe", "none", "mysql://me:***@host/x", "s", 0
-    )
-    TuningDirectory(out).begin(options, {out / "base.yaml": read_recipe(recipe).yaml})
+    options = TuningOptions(str(recipe), [], yaml.safe_load(SPACE), 1, "s", storage="mysql://me:***@host/x")
+    tuning_directory(out).begin(options, {out / "base.yaml": read_recipe(recipe).yaml})
     assert_refused(here("tune", "--resume", out), ["password", "give --storage again"])
     assert_refused(here("tune", "--resume", out, "--storage", "sqlite:///x.db"), ["mysql://me:***@host/x", "same"])
 
 
 def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     """They are no fault of the hyper-parameters: nothing is noted, and the search goes on when they are back."""
-    from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-    from proxemic.studies.tuning.spaces import load_space
-
     images, out, begun = recipe.parent / "images", tmp_path / "out", tmp_path / "begun"
     words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]
     flags = ["--training.epochs", "1"]
-    options = TuningOptions(str(recipe), flags, load_space(str(space)), "mine", 1, "tpe", "none", None, "begun", 0)
-    TuningDirectory(begun).begin(options, {begun / "base.yaml": read_recipe(recipe, flags).yaml})
+    options = TuningOptions(str(recipe), flags, {"optim.lr": {"low": 0.001, "high": 0.01}}, 1, "begun")
+    tuning_directory(begun).begin(options, {begun / "base.yaml": read_recipe(recipe, flags).yaml})
     hidden = images.rename(images.with_name("hidden"))
     try:
         assert_refused(here("tune", *words, "--out", out), [str(images)])

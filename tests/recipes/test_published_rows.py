@@ -13,7 +13,7 @@ from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.reader import _content, read_recipe
 from proxemic.studies.beside_paper import SHOWN_BY, PaperRow, paper_rows, shown_by
 from proxemic.studies.recipe_content import same_recipe
-from proxemic.studies.tuning.stages import recipe_fingerprint
+from proxemic.studies.tuning.search import recipe_fingerprint
 
 WARP, MPA = "realigned-softmax-warping", "multi-proxy-anchor-family"
 PAPERS = ("cub", "cars", "sop", "in-shop", "faces")

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import Process
 from pathlib import Path
@@ -56,20 +58,48 @@ def test_a_worker_that_begins_leaves_ctrl_c_to_its_parent() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_workers_are_processes_of_their_own(tmp_path: Path) -> None:
-    with Workers(1) as workers:
-        workers.share(os.mkdir, tmp_path / "made")
-        with pytest.raises(FileExistsError):
-            workers.share(os.mkdir, tmp_path / "made")
-    assert (tmp_path / "made").is_dir()
-    with Workers(1) as workers, pytest.raises(UserError, match=r"A worker process was killed, .* fewer --workers"):
+def test_a_lost_worker_fails_its_job_alone(recipe: Path, tmp_path: Path) -> None:
+    killed = Job(recipe, ("--training.epochs", "100000"), tmp_path / "killed")
+    other = Job(tmp_path / "missing.yaml", (), tmp_path / "other")
+    failures: list[tuple[Job, str]] = []
+    with Workers(1) as workers, ThreadPoolExecutor(1) as pool:
+
+        def kill() -> None:
+            while not (killed.out / "recipe.yaml").exists() and not failures:
+                time.sleep(0.05)
+            workers._workers[0].processes[0].kill()
+
+        killing = pool.submit(kill)
+        workers.run(
+            [killed, other],
+            on_result=lambda *_: pytest.fail("nothing was trained"),
+            on_failure=lambda job, error: failures.append((job, str(error))),
+        )
+        killing.result()
+        assert [job for job, _ in failures] == [killed, other]
+        assert "Its worker process was killed" in failures[0][1]
+        assert "missing.yaml" in failures[1][1]
+        # What the calls share is left to the others.
         workers.share(signal.raise_signal, signal.SIGKILL)
+        with pytest.raises(FileExistsError):
+            workers.share(os.mkdir, tmp_path)
+
+
+def test_a_script_that_its_workers_run_again_is_one_sentence(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("from proxemic.studies.jobs import Workers\nWorkers(1).share(print)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert "UserError: A worker process ended before its first job" in done.stderr
+    assert 'if __name__ == "__main__"' in done.stderr
 
 
 class Threads(ThreadPoolExecutor):
-    """In place of processes, which take seconds to start."""
+    """In place of a process, which takes seconds to start."""
 
-    _processes: ClassVar[dict[int, Process]] = {}
+    processes: ClassVar[list[Process]] = []
+
+    def call(self, function: Any, *arguments: Any) -> Future[Any]:
+        return self.submit(function, *arguments)
 
 
 def test_jobs_that_fail_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +112,7 @@ def test_jobs_that_fail_are_handed_over(tmp_path: Path, monkeypatch: pytest.Monk
     bad, good = (Job(tmp_path / "any.yaml", (), tmp_path / name) for name in ("bad", "good"))
     ended: list[tuple[Job, Any]] = []
     with Workers(1) as workers:
-        monkeypatch.setattr(workers, "_pool", Threads(1))
+        monkeypatch.setattr(workers, "_workers", [Threads(1)])
         workers.run(
             [bad, good],
             on_result=lambda job, metrics: ended.append((job, metrics)),

@@ -12,7 +12,6 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from proxemic.recipes.reader import read_recipe
 from proxemic.studies.finished import FinishedRun
-from proxemic.studies.jobs import Job, run_job
 from proxemic.training import UntilPlateau, train
 from proxemic.training.phases import EndedPhase, ended_phases
 
@@ -70,23 +69,6 @@ def test_a_run_ends_as_if_its_phases_were_meant_to_be_so_long(
     assert metrics == expected
     why = "ended after 3 epochs, at a plateau: validation map@r has not grown by more than 1 in 2 epochs."
     assert [line for line in said if "phase ended" in line] == [f"The first phase {why}", f"The second phase {why}"]
-
-
-def test_a_second_phase_is_added_to_a_copy_of_a_first_one(
-    recipe: Path, whole: tuple[Path, list[str]], tmp_path: Path
-) -> None:
-    first = Job(recipe, (*WARPED, *UNTIL, *OTHER, "--training.epochs", "7"), tmp_path / "first", test=False)
-    found = run_job(first, report=[].append)
-    assert found["phases"] == [{"epochs": 3, "reason": "plateau"}]
-    second = Job(recipe, (*FLAGS, *OTHER), tmp_path / "second", test=False, begin=first.out)
-    (tmp_path / ".second.begun").mkdir()  # of a copy that was cut short
-    result = run_job(second, report=[].append)
-    assert result["phases"] == [{"epochs": 3, "reason": "plateau"}] * 2
-    assert (first.out / "metrics.json").exists()
-    for name in ("model.safetensors", "loss.safetensors"):
-        assert (second.out / name).read_bytes() == (whole[0] / name).read_bytes()
-    assert history(second.out) == history(whole[0])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
 def test_one_phase_ends_at_its_plateau(recipe: Path, tmp_path: Path) -> None:

@@ -27,12 +27,18 @@ def compare(
     """Compare recipes over seeds: tables with intervals, paired differences, plots.
 
     Every recipe is trained with every seed and compared on each data set: means with 95% intervals, differences paired
-    by seed. Finished runs are reused: the same command with the same --out continues, and more recipes or seeds are
-    added. Every value of a recipe is a flag, for all recipes: --data.root DIR, --training.epochs 5, ...
+    by seed. With --paired N, every recipe is trained at N configurations drawn from the search space, to see whether
+    what --vary names helps at many values. Finished runs are reused: the same command with the same --out continues,
+    and more recipes or seeds are added. Every value of a recipe is a flag, for all recipes: --data.root DIR,
+    --training.epochs 5, ...
 
     Args:
         recipes (RECIPE)
         seeds (N|LIST): Their number, such as 5 for 0 to 4, or a list, such as 0,1,2 (default: 5).
+        vary (KEY=LIST|FILE)
+        paired (N)
+        space (NAME|FILE)
+        around (NAME|FILE)
         out (DIR)
         resume (DIR)
         baseline (RECIPE)
@@ -66,11 +72,11 @@ def compare(
 def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **options: Any) -> None:
     """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
 
-    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; if it has a
-    second phase, as many trials of that phase, each from the best of the first; then repetitions with the best values,
-    evaluated on the test classes: the folds' models (separated), their joined embeddings (concatenated), and one model
-    on all training classes (complete). Every value of a recipe is a flag, for all recipes: --data.root DIR,
-    --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same --out, or --resume, continues.
+    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; then
+    repetitions with the best values, evaluated on the test classes: the folds' models (separated), their joined
+    embeddings (concatenated), and one model on all training classes (complete). Every value of a recipe is a flag, for
+    all recipes: --data.root DIR, --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same
+    --out, or --resume, continues.
 
     Args:
         recipes (RECIPE)
@@ -84,7 +90,8 @@ def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **optio
     from proxemic import reality_check
 
     result = reality_check(recipes, overrides=overrides, report=_say, **options)
-    print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
+    if not options.get("dry_run"):
+        print(f"Wrote {result.out}/table.md and {result.out}/results.csv\n")
     print(result.table)
     if result.against_paper is not None:
         print(result.against_paper)

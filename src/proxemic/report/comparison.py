@@ -44,8 +44,8 @@ def write_comparison_report(comparison: Comparison | str | Path, *, out: str | P
         sections.append(Section("Failed", table(Table(["run", "why"], rows, align="ll"))))
     cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
     summary = (
-        f"{len(comparison.entries)} recipes × {len(comparison.seeds)} seeds, evaluated on the test classes, in "
-        "percent: mean with 95% interval over seeds (t distribution)."
+        f"{comparison.size}, evaluated on the test classes, in percent: mean with 95% interval over {comparison.unit}s "
+        "(t distribution)."
     )
     if finished < cells:
         summary += f" {cells - finished} of {cells} runs are not finished."
@@ -68,25 +68,30 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
         results,
         metrics,
         "percent",
-        "means over seeds with 95% intervals, and single seeds",
+        f"means over {comparison.unit}s with 95% intervals, and single {comparison.unit}s",
+        comparison.unit,
     )
     align = "ll" + "r" * (len(metrics) + 1)
-    shown += table(Table(["recipe", "loss", *metrics, "seeds"], rows, notes=notes, align=align), description=name)
+    header = ["recipe", "loss", *metrics, f"{comparison.unit}s"]
+    shown += table(Table(header, rows, notes=notes, align=align), description=name)
     others = [entry for entry in entries if entry != baseline]
     if not others:
         return Section(name, shown)
     less = {
         entry: {metric: difference(results[entry], results[baseline], metric) for metric in metrics} for entry in others
     }
-    title = f"Difference from {baseline.title}, paired by seed; * where the 95% interval, each by itself, excludes 0"
+    paired = f"paired by {comparison.unit}"
+    title = f"Difference from {baseline.title}, {paired}; * where the 95% interval, each by itself, excludes 0"
     cells = [[_name(entry), *map(_difference, of.values()), _pairs(of)] for entry, of in less.items()]
     shown += Markup("<h3>{}</h3>").format("Differences")
-    shown += _points(less, {}, metrics, "percent more", f"differences from {baseline.title}, paired by seed")
+    shown += _points(less, {}, metrics, "percent more", f"differences from {baseline.title}, {paired}")
     return Section(name, shown + table(Table(["recipe", *metrics, "pairs"], cells, title)))
 
 
-def _points(estimates: _Estimates, results: _Results, metrics: Sequence[str], unit: str, said: str) -> Markup:
-    """Draw a chart for each metric, one below the other; seeds, if given, are small points."""
+def _points(
+    estimates: _Estimates, results: _Results, metrics: Sequence[str], unit: str, said: str, number: str = "seed"
+) -> Markup:
+    """Draw a chart for each metric, one below the other; seeds or other numbers, if given, are small points."""
     names = [_name(entry) for entry in estimates]
     charts = Markup()
     for metric in metrics:
@@ -98,7 +103,7 @@ def _points(estimates: _Estimates, results: _Results, metrics: Sequence[str], un
         if not values:
             continue
         seeds = [
-            {"recipe": _name(entry), "value": round(100 * value, 4), "seed": seed}
+            {"recipe": _name(entry), "value": round(100 * value, 4), number: seed}
             for entry, of in results.items()
             if entry in estimates
             for seed, value in metric_values(of, metric).items()

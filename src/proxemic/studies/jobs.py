@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +27,13 @@ RUN_THREADS = 1
 class Job:
     """The training of a recipe with overrides (``flags``) into the run directory ``out``.
 
-    With ``test``, the run is evaluated on the test classes at the end. ``begin`` is a finished run that this one
-    continues with the second phase of the recipe.
+    With ``test``, the run is evaluated on the test classes at the end.
     """
 
     recipe: Path
     flags: tuple[str, ...]
     out: Path
     test: bool = True
-    begin: Path | None = None
 
 
 def run_job(
@@ -54,7 +52,6 @@ def run_job(
     from proxemic.recipes.reader import read_recipe
     from proxemic.runs.processes import Processes
     from proxemic.training import RunDirectory, train
-    from proxemic.training.beginning import branch
 
     run = RunDirectory(job.out)
     read = read_recipe(job.recipe, job.flags, own_code=True)
@@ -67,9 +64,6 @@ def run_job(
         )
     if begun and run.metrics.exists():
         return dict(run.read_metrics())
-    if job.begin is not None and not begun:
-        branch(RunDirectory(job.begin), run, read.yaml, sum(read.recipe.lengths))
-        begun = True
     return train(
         read,
         job.out,
@@ -83,21 +77,51 @@ def run_job(
     ).metrics
 
 
+class _Worker(ProcessPoolExecutor):
+    """A pool of one process, whose death does not affect other workers."""
+
+    def __init__(self) -> None:
+        spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
+        super().__init__(1, spawn, _begin_worker)
+        self._first: Future[int] | None = None
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Future[Any]:
+        """Call a module-level function in the process, which starts with the first call."""
+        try:
+            self._first = self._first or self.submit(os.getpid)
+            return self.submit(function, *arguments)
+        except BrokenProcessPool as error:  # killed since its last call
+            failed = Future[Any]()
+            failed.set_exception(error)
+            return failed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the process has started; False if it ended before its first call."""
+        return self._first is not None and self._first.done() and self._first.exception() is None
+
+    @property
+    def processes(self) -> list[Any]:
+        """The process, if it has started."""
+        return list((self._processes or {}).values())
+
+
 class Workers(contextlib.AbstractContextManager["Workers"]):
-    """Worker processes that run jobs, as a context manager.
+    """Worker processes, as a context manager; each imports once and runs one job after the other.
 
     The output of a run goes to a ``.log`` file beside its run directory. Ctrl-C (or SIGTERM) saves the current runs and
-    raises `Interrupted`; running the same jobs again resumes them. If a worker is killed, `UserError` is raised.
+    raises `Interrupted`; running the same jobs again resumes them. If a worker is killed, its job fails.
     """
 
     def __init__(self, count: int = 1) -> None:
         check_range("workers", count, "[1, inf)")
         self.count = count
-        spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads, which do not survive it
-        self._pool = ProcessPoolExecutor(count, spawn, _begin_worker)
+        self._workers = [_Worker() for _ in range(count)]
+        self._stopping = False
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers:
+            worker.shutdown(wait=True, cancel_futures=True)
 
     def run(
         self,
@@ -107,37 +131,64 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         on_failure: Callable[[Job, Exception], object],
     ) -> None:
         """Run jobs; as each ends, call ``on_result`` or ``on_failure`` while the others continue."""
+        waiting, running = list(jobs)[::-1], dict[Future[dict[str, Any]], tuple[_Worker, Job]]()
         with self._guarded():
-            submitted = {self._pool.submit(_logged, job): job for job in jobs}
-            for future in as_completed(submitted):
-                try:
-                    metrics = future.result()
-                except Interrupted:
-                    raise
-                except (UserError, ValueError, OSError) as error:
-                    on_failure(submitted[future], error)
-                else:
-                    on_result(submitted[future], metrics)
+            while waiting or running:
+                busy = [worker for worker, _ in running.values()]
+                for worker in [worker for worker in self._workers if worker not in busy][: len(waiting)]:
+                    job = waiting.pop()
+                    running[worker.call(_logged, job)] = worker, job
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    worker, job = running.pop(future)
+                    try:
+                        metrics = future.result()
+                    except Interrupted:
+                        raise
+                    except BrokenProcessPool as error:
+                        on_failure(job, self._replace(worker, error))
+                    except (UserError, ValueError, OSError) as error:
+                        on_failure(job, error)
+                    else:
+                        on_result(job, metrics)
 
     def share(self, work: Callable[..., object], *arguments: object) -> None:
-        """Call a module-level function in every worker, and wait for all of them; a failure of one stops all.
+        """Call a module-level function in every worker, and wait for all of them; an exception in one stops all.
 
-        The function itself must divide the work among its calls, and call `check_stopped` now and then.
+        The function itself must divide the work among its calls, and call `check_stopped` now and then. The work of a
+        killed worker is left to the others.
         """
         with self._guarded():
-            for future in as_completed([self._pool.submit(_shared, work, arguments) for _ in range(self.count)]):
-                future.result()
+            calls = {worker.call(_shared, work, arguments): worker for worker in self._workers}
+            for call in as_completed(calls):
+                try:
+                    call.result()
+                except BrokenProcessPool as error:
+                    self._replace(calls[call], error)
+
+    def _replace(self, worker: _Worker, error: BrokenProcessPool) -> UserError:
+        """Replace a worker that was killed; return the error of its job."""
+        if self._stopping:
+            raise Interrupted("Stopped at once: the same command continues from the last checkpoints.") from None
+        if not worker.has_begun:
+            raise UserError(
+                'A worker process ended before its first job. A script must call this below if __name__ == "__main__", '
+                "since workers import it."
+            ) from error
+        self._workers[self._workers.index(worker)] = _Worker()
+        return UserError(
+            "Its worker process was killed, perhaps for lack of memory: the same command continues; fewer --workers "
+            "take less memory."
+        )
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         """Forward Ctrl-C to the workers, which then save; a second Ctrl-C kills them."""
-        stopping = False
 
         def stop(number: int, frame: object) -> None:
-            nonlocal stopping
-            again, stopping = stopping, True
-            for process in list(self._pool._processes.values()):
-                process.kill() if again else process.terminate()
+            again, self._stopping = self._stopping, True
+            for worker in self._workers:
+                for process in worker.processes:
+                    process.kill() if again else process.terminate()
             # Not print: the signal may interrupt a print.
             os.write(1, b"\nStopping: saving first; once more stops at once.\n" if not again else b"")
 
@@ -145,18 +196,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         try:
             with safe_path():  # the first job starts the processes
                 yield
-        except BrokenProcessPool:
-            if stopping:
-                raise Interrupted("Stopped at once: the same command continues from the last checkpoints.") from None
-            raise UserError(
-                "A worker process was killed, perhaps for lack of memory: the same command continues; fewer --workers "
-                'take less memory. A script must call this below if __name__ == "__main__", since workers import it.'
-            ) from None
         except Interrupted:
             raise  # the workers know already
         except BaseException:
-            for process in list(self._pool._processes.values()):
-                process.terminate()  # running jobs save and stop
+            for worker in self._workers:
+                for process in worker.processes:
+                    process.terminate()  # running jobs save and stop
             raise
         finally:
             for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""Means with 95% intervals, t-tests, Holm's correction for many tests, and a warning about few classes."""
+"""Means with 95% intervals, t-tests and their power, Holm's correction, and a warning about few classes."""
 
 import math
 import statistics
@@ -49,6 +49,40 @@ def t_test(values: Sequence[float]) -> float:
     if deviation == 0:
         return float(statistics.fmean(values) == 0)
     return 2 * float(stdtr(n - 1, -abs(statistics.fmean(values)) * n**0.5 / deviation))
+
+
+def power(effect: float, deviation: float, n: int, level: float = 0.05) -> float:
+    """Compute the power of the two-sided t-test of n values: the chance that it finds a mean of ``effect``.
+
+    >>> round(power(0.7, 2.0, 66), 2)
+    0.8
+    """
+    with optional_dependency("train"):
+        from scipy.special import nctdtr, stdtrit
+    return 1 - float(nctdtr(n - 1, effect * math.sqrt(n) / deviation, -float(stdtrit(n - 1, level / 2))))
+
+
+def found_effect(deviation: float, n: int, level: float = 0.05) -> float:
+    """Return the smallest mean that n values of this standard deviation would find with 80% power.
+
+    >>> round(found_effect(1.0, 3, 0.05 / 136), 0), round(found_effect(1.0, 10, 0.05 / 136), 1)
+    (38.0, 2.1)
+    """
+    with optional_dependency("train"):
+        from scipy.optimize import brentq
+    return float(brentq(lambda effect: power(effect, deviation, n, level) - 0.8, 0, 1000 * deviation))  # pyright: ignore
+
+
+def needed(deviation: float, effect: float) -> int:
+    """Return the smallest number of values, at least 3, that finds an effect with 80% power.
+
+    >>> needed(2.0, 0.7), needed(0.42, 0.7)
+    (67, 6)
+    """
+    n = 3
+    while power(effect, deviation, n) < 0.8:
+        n += 1
+    return n
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,6 +1,5 @@
 """How a run begins: from the features of its images, with the weights of another run, or where a run has stopped."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from torch import Tensor, nn
 from proxemic.data import ImageSet, Splits
 from proxemic.data.samplers import derive_seed
 from proxemic.errors import UserError
-from proxemic.files import write_text
-from proxemic.locks import LOCK
 from proxemic.losses import ProxyLoss
 from proxemic.losses.margins import MARGINS
 from proxemic.losses.scores import SoftmaxPooling
@@ -221,18 +218,3 @@ def load_loss(run: RunDirectory, loss: nn.Module) -> None:
     except RuntimeError as error:
         message = " ".join(str(error).split())[:200]
         raise UserError(f"The weights of {run.path} do not fit this recipe's loss: {message}") from error
-
-
-def branch(run: RunDirectory, out: RunDirectory, recipe_yaml: str, epochs: int) -> None:
-    """Copy a finished run, to continue it by a recipe that adds a second phase up to `epochs`.
-
-    The result is the same as that of a whole run of that recipe. A kill during the copy leaves no run behind.
-    """
-    temporary = out.path.with_name(f".{out.path.name}.begun")
-    shutil.rmtree(temporary, ignore_errors=True)
-    last = (run.metrics.name, run.recipe.name, LOCK, "seconds.json", run.report.name, "*.png")
-    shutil.copytree(run.path, temporary, ignore=shutil.ignore_patterns(*last))
-    begun = RunDirectory(temporary)
-    write_text(begun.recipe, recipe_yaml)
-    begun.record_epochs(epochs)
-    temporary.replace(out.path)

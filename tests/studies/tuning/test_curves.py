@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from proxemic.errors import UserError
+from proxemic.files import write_csv
 from proxemic.studies.tuning.curves import draw_search_curves, expected_best, search_curve
-from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.directory import TuningOptions, tuning_directory
 
 VALUES = [0.3, 0.9, 0.1, 0.9, 0.5]
 
@@ -28,25 +28,22 @@ def test_the_expected_best_is_the_mean_over_all_draws() -> None:
 
 
 def searched(folder: Path) -> Path:
-    directory = TuningDirectory(folder)
-    space = [{"search": {"optim.lr": {"factor": 10}}}, {"search": {"optim.lr": {"factor": 10}}}]
-    options = TuningOptions("mine.yaml", [], space, "mine", None, "tpe", "halving", None, "s", 0, budget=3.0)
-    directory.begin(options, {directory.base: "training: {epochs: 8}"})
-    first = FinishedTrial(0, "complete", 0.99, {}, 1.0, steps=8)
+    folder.mkdir()
+    options = TuningOptions("mine.yaml", [], {"optim.lr": {"low": 0, "high": 1}}, 5, "s")
+    tuning_directory(folder).begin(options, {folder / "base.yaml": "training: {epochs: 8}"})
     steps = (8, 8, 2, 8, 4)
-    states = ("complete", "complete", "pruned", "failed", "pruned")
-    values = [None if state == "failed" else value for state, value in zip(states, VALUES, strict=True)]
-    last = [FinishedTrial(n, states[n], values[n], {}, 1.0, steps=steps[n]) for n in range(5)]  # pyright: ignore
-    directory.write_trials([[first], last])
+    rows = [[n, "", value, steps[n]] for n, value in enumerate(VALUES)]
+    rows[3][2] = ""  # a failed trial
+    write_csv(folder / "trials.csv", ("trial", "state", "value", "epochs"), rows)
     return folder
 
 
-def test_the_curve_of_a_search_is_that_of_its_last_stage(tmp_path: Path) -> None:
+def test_the_curve_of_a_search(tmp_path: Path) -> None:
     curve = search_curve(searched(tmp_path / "out"))
     values = np.array([0.3, 0.9, 0.1, 0.0, 0.5])  # the failed trial came to nothing
     np.testing.assert_allclose(curve.expected, expected_best(values))
     assert curve.found.tolist() == [0.3, 0.9, 0.9, 0.9, 0.9]
-    assert curve.full_runs.tolist() == pytest.approx([(8 + n * 6) / 8 for n in range(1, 6)])
+    assert curve.full_runs.tolist() == pytest.approx([n * 6 / 8 for n in range(1, 6)])
     assert np.all((curve.low <= curve.expected) & (curve.expected <= curve.high))
     curves = [search_curve(searched(tmp_path / name), name) for name in ("a", "b")]
     paths = draw_search_curves(curves, tmp_path / "curves", "map@r")

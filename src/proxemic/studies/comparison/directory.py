@@ -1,14 +1,17 @@
-"""The directory of a comparison, with a run directory for every recipe and seed."""
+"""The directory of a comparison, with a run directory for every recipe and seed, or configuration."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from proxemic.errors import UserError
 from proxemic.files import write_text
-from proxemic.studies.comparison.entries import Entry
+from proxemic.recipes.flags import as_flags
+from proxemic.studies.comparison.entries import Entry, has_key
 from proxemic.studies.directories import StudyDirectory
+from proxemic.studies.jobs import Job
 from proxemic.studies.recipe_content import metric_names, same_recipe
 
 
@@ -36,14 +39,28 @@ class Result:
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe with one seed, and the path of its run directory, which need not exist."""
+    """One recipe with one seed, or at one configuration, and the path of its run directory, which need not exist."""
 
     entry: Entry
     seed: int
     path: Path
+    file: Path
+    """The full recipe."""
+    values: Mapping[str, Any] | None = field(default=None, hash=False)
+    """The values of a configuration, whose number is the seed."""
 
     def __str__(self) -> str:
-        return f"{self.entry.title}, seed {self.seed}"
+        return f"{self.entry.title}, {'seed' if self.values is None else 'configuration'} {self.seed}"
+
+    @property
+    def job(self) -> Job:
+        """The training of this cell."""
+        return Job(self.file, ("--seed", str(self.seed), *as_flags(self.values or {})), self.path)
+
+    @property
+    def yaml(self) -> str:
+        """The full recipe of the run."""
+        return self.entry.with_seed(self.seed) if not self.values else _changed(self.entry.yaml, self.job)
 
     @property
     def state(self) -> Literal["finished", "failed", "begun", "not begun"]:
@@ -57,7 +74,7 @@ class Cell:
         """Return the result, or None if the run is unfinished; a run of another recipe or seed raises `UserError`."""
         if self.state != "finished":
             return None
-        if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.entry.with_seed(self.seed)):
+        if not same_recipe((self.path / "recipe.yaml").read_text(encoding="utf-8"), self.yaml):
             raise UserError(
                 f"{self.path} holds a run of another recipe or seed than {self}: move it away to train this one."
             )
@@ -88,6 +105,13 @@ class Cell:
         return self.path.with_name(f"{self.path.name}.failed")
 
 
+@cache
+def _changed(_: str, job: Job) -> str:
+    from proxemic.recipes.reader import read_recipe  # imports torch
+
+    return read_recipe(job.recipe, job.flags).yaml
+
+
 class _NamedRecipe(TypedDict):
     """An `Entry` in ``comparison.json``, without its YAML, which is in a file."""
 
@@ -106,6 +130,7 @@ class _Settings:
     flags: tuple[str, ...]
     baseline: str | None
     metrics: tuple[str, ...]
+    configurations: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +143,10 @@ class Comparison:
         seeds: Seeds of each recipe.
         flags: Overrides of every recipe, as on the command line.
         baseline: Name or pattern of the recipe that others with the same data are compared with; None takes the first.
-        metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed.
+        metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed. Only the
+            first is shown of paired configurations.
+        configurations: Values by dotted keys at which all recipes are trained, one seed each; if empty, all seeds are
+            trained with the values of the recipes.
     """
 
     path: Path
@@ -127,6 +155,17 @@ class Comparison:
     flags: tuple[str, ...] = ()
     baseline: str | None = None
     metrics: tuple[str, ...] = ()
+    configurations: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What the runs of a recipe differ in: ``seed`` or ``configuration``."""
+        return "configuration" if self.configurations else "seed"
+
+    @property
+    def size(self) -> str:
+        """Describe the size, such as ``2 recipes × 5 seeds``."""
+        return f"{len(self.entries)} recipes × {len(self.seeds)} {self.unit}s"
 
     @property
     def directory(self) -> StudyDirectory[_Settings]:
@@ -143,22 +182,27 @@ class Comparison:
         except OSError as error:
             raise UserError(f"A recipe of the comparison cannot be read ({error}): put it back from a copy.") from error
         entries = tuple(Entry(**recipe, yaml=text) for recipe, text in zip(kept.recipes, texts, strict=True))
-        return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics)
+        return cls(path, entries, kept.seeds, kept.flags, kept.baseline, kept.metrics, kept.configurations)
 
     def write(self) -> None:
         """Write the settings and the recipes."""
         for entry in self.entries:
             write_text(self.recipe_file(entry.slug), entry.yaml)
         recipes = tuple(_NamedRecipe(name=e.name, slug=e.slug, dataset=e.dataset, loss=e.loss) for e in self.entries)
-        self.directory.write(_Settings(recipes, self.seeds, self.flags, self.baseline, self.metrics))
+        shown = (self.baseline, self.metrics, self.configurations)
+        self.directory.write(_Settings(recipes, self.seeds, self.flags, *shown))
 
     def recipe_file(self, slug: str) -> Path:
         """Return the path of the full recipe, as it was when it was added."""
         return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
-        """Return the cell of a recipe and a seed."""
-        return Cell(entry, seed, self.path / "runs" / entry.slug / f"seed-{seed}")
+        """Return the cell of a recipe and a seed, or the number of a configuration."""
+        run, file = self.path / "runs" / entry.slug / f"{self.unit}-{seed}", self.recipe_file(entry.slug)
+        if not self.configurations:
+            return Cell(entry, seed, run, file)
+        values = {key: value for key, value in self.configurations[seed].items() if has_key(entry.recipe, key)}
+        return Cell(entry, seed, run, file, values)
 
     def cells(self) -> Iterator[Cell]:
         """Iterate over all cells seed by seed, so that an unfinished comparison has results of all recipes."""
@@ -208,7 +252,8 @@ class Comparison:
         """Return the metrics to show for some recipes, the main metric first."""
         computed = [computed_metrics(entry) for entry in entries]
         wanted = self.metrics or ("recall@1", "map@r", "ndcg@8")
-        return [metric for metric in wanted if any(metric in item for item in computed)] or ["map@r"]
+        shown = [metric for metric in wanted if any(metric in item for item in computed)] or ["map@r"]
+        return shown[:1] if self.configurations else shown
 
 
 def computed_metrics(entry: Entry) -> list[str]:

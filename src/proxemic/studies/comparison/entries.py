@@ -120,6 +120,24 @@ def _is_file(name: str) -> bool:
     return Path(name).suffix in (".yaml", ".yml")
 
 
+def has_key(recipe: Mapping[str, Any], key: str) -> bool:
+    """Return whether a full recipe has a dotted key, in the first phase for a key of the second.
+
+    >>> has_key({"loss": {"class_path": "Loss", "init_args": {"alpha": None}}}, "second_phase.loss.alpha")
+    True
+    >>> has_key({"loss": {"class_path": "Loss", "init_args": {"regularizers": []}}}, "loss.regularizers.weight")
+    False
+    """
+    value: Any = recipe
+    for name in key.removeprefix("second_phase.").split("."):
+        value = value[-1] if isinstance(value, list) and value else value
+        value = value.get("init_args", value) if isinstance(value, Mapping) else {}
+        if name not in value:
+            return False
+        value = value[name]
+    return True
+
+
 def _test_images(recipe: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     data = recipe["data"]
     given = data.get("init_args", {})

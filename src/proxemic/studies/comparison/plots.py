@@ -31,7 +31,7 @@ def draw_points(comparison: Comparison) -> None:
                 axes.set_visible(False)
         labels = [f"{entry.label}{MARKS[entry.selected_on]}" for entry in entries]
         row[0].set_yticks(range(len(entries)), labels, fontsize=8, parse_math=False)
-    _caption(figure, comparison, "percent; point: mean, bar: 95% interval, dots: seeds")
+    _caption(figure, comparison, f"percent; point: mean, bar: 95% interval, dots: {comparison.unit}s")
     for kind in ("png", "svg"):
         save_figure(figure, comparison.path / f"points.{kind}", dpi=150)
 
@@ -82,7 +82,7 @@ def draw_curves(comparison: Comparison) -> None:
             add_legend(axes, handles=lines, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
         else:
             axes.text(0.5, 0.5, "nothing to show", ha="center", va="center", transform=axes.transAxes)
-    _caption(figure, comparison, "line: mean over seeds, band: 95% interval")
+    _caption(figure, comparison, f"line: mean over {comparison.unit}s, band: 95% interval")
     save_figure(figure, comparison.path / "curves.png", dpi=150)
 
 

@@ -1,4 +1,4 @@
-"""Train recipes with several seeds, keep finished runs, and write tables and plots."""
+"""Train recipes with several seeds, or at paired configurations, keep finished runs, and write tables and plots."""
 
 import itertools
 import re
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from proxemic.errors import UserError
@@ -27,6 +28,9 @@ def compare(
     out: str | Path | None = None,
     seeds: Sequence[int] | None = None,
     vary: Sequence[str] = (),
+    paired: int | None = None,
+    space: str | None = None,
+    around: str | Path | None = None,
     overrides: Mapping[str, object] | None = None,
     resume: str | Path | None = None,
     workers: int = 1,
@@ -44,7 +48,14 @@ def compare(
             to which the recipes and seeds are added.
         seeds: Seeds of each recipe; None takes 0 to 4, or the seeds in ``out``.
         vary: Values of a key, such as ``loss=ProxyAnchorLoss,ArcFaceLoss`` or ``loss.alpha=8,16,32``: compare one
-            recipe with each of them. May be repeated. The recipes are written to ``out/values``.
+            recipe with each of them. May be repeated. The recipes are written to ``out/values``. A YAML file is another
+            recipe to compare.
+        paired: Instead of ``seeds``: draw this many configurations from ``space``, at least 3, and train every recipe
+            at each, otherwise the same. The differences are paired by configuration, whose number is the seed.
+        space: Search space of the configurations: a name, or a YAML file; None takes that of the first recipe's loss.
+            Keys in which the recipes differ are not drawn.
+        around: Recipe (name or file) near whose values configurations are drawn: within a quarter of each range on
+            either side; None draws from the whole ranges.
         overrides: Values of every recipe by dotted key, such as ``{"training.epochs": 5}``.
         resume: Directory of a comparison to continue with its own recipes, seeds and overrides.
         workers: Number of processes that train, at least 1; the results do not depend on it.
@@ -62,27 +73,36 @@ def compare(
         ValueError: If ``workers`` is below 1.
     """
     if resume is not None:
-        if recipes or seeds is not None or out or overrides or vary:
+        if recipes or seeds is not None or out or overrides or vary or paired or space or around:
             raise UserError(
                 "--resume takes recipes, seeds and flags from the comparison that it continues: leave them out, or "
                 f"give all of them with --out {resume} to add some."
             )
         comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
     else:
+        if paired is None and (space or around):
+            raise UserError("--space and --around say where configurations are drawn: give --paired N, too.")
+        if paired is not None and seeds is not None:
+            raise UserError("--paired trains each configuration with a seed of its own: leave --seeds out.")
         out = Path(out) if out else new_directory("compare")
         names = find_names([str(recipe) for recipe in recipes])
         flags = as_flags(overrides or {})
-        if vary:
-            if dry_run or len(names) > 1:
-                raise UserError(
-                    "--vary takes one recipe, and writes one for each value: leave out the others, --dry-run too."
-                )
-            _begun(out)  # refuses a folder with other files before anything is written
-            from proxemic.studies.comparison.vary import read_sweeps, write_points  # which import torch
-
-            points = write_points(names[0], read_sweeps(vary), out, flags)
-            names, flags = [name for point in points.values() for name in point], []
-        comparison = plan_comparison(names, seeds, out, flags, baseline=baseline, metrics=metrics, own_code=not dry_run)
+        begun = _begun(out)  # refuses a folder with other files before anything is written
+        if begun and begun.configurations and paired is None:
+            raise UserError(f"{out} has paired configurations: give --paired, or another --out.")
+        with TemporaryDirectory() as folder:
+            place = Path(folder) if dry_run else out
+            names, left = _varied(names, vary, place, flags)
+            if dry_run and begun and vary:  # the recipes in the directory have the same content
+                names, left = [], begun.flags
+            numbers = range(paired) if paired and paired > 0 else seeds
+            comparison = plan_comparison(
+                names, numbers, out, left, baseline=baseline, metrics=metrics, own_code=not dry_run
+            )
+        if paired is not None:
+            comparison = _with_configurations(
+                comparison, paired, space, around, flags, report or getLogger("proxemic").info
+            )
     if dry_run:
         return comparison
     finish_comparison(comparison, workers=workers, report=report)
@@ -127,6 +147,43 @@ def plan_comparison(
     return _with_view(replace(before, entries=tuple(entries), seeds=seeds), baseline, metrics)
 
 
+def _varied(names: Sequence[str], vary: Sequence[str], out: Path, flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the recipes to compare, and the flags that they do not have yet; values of keys are written to ``out``."""
+    files = [text for text in vary if Path(text).is_file() or (Path(text).suffix == ".yaml" and "=" not in text)]
+    keys = [text for text in vary if text not in files]
+    if not vary:
+        return [*names], [*flags]
+    if len(names) > 1:
+        raise UserError("--vary takes one recipe: leave out the others, or give them by --vary FILE.yaml.")
+    if not keys:
+        return [*names, *find_names(files)], [*flags]
+    if files:
+        raise UserError("--vary is given a key and a file: give one of both.")
+    from proxemic.studies.comparison.vary import read_sweeps, write_points  # which import torch
+
+    points = write_points(names[0], read_sweeps(keys), out, flags)
+    return [name for point in points.values() for name in point], []
+
+
+def _with_configurations(
+    comparison: Comparison,
+    count: int,
+    space: str | None,
+    around: str | Path | None,
+    flags: Sequence[str],
+    report: Callable[[str], object],
+) -> Comparison:
+    """Draw the configurations of a comparison, and more of them than it has."""
+    from proxemic.studies.comparison.configurations import plan_configurations  # imports torch
+
+    before = comparison.configurations
+    drawn, note = plan_configurations(comparison.entries, max(count, len(before)), space, around, flags)
+    if before != drawn[: len(before)] or (not before and _begun(comparison.path)):
+        raise UserError(f"{comparison.path} was begun with other configurations: give the same, or another --out.")
+    report(note)
+    return replace(comparison, configurations=drawn, seeds=tuple(range(len(drawn))))
+
+
 def _with_view(comparison: Comparison, baseline: str | None, metrics: Sequence[str]) -> Comparison:
     if baseline is not None and not any(entry.is_named(baseline) for entry in comparison.entries):
         names = ", ".join(entry.title for entry in comparison.entries)
@@ -159,10 +216,7 @@ def finish_comparison(
         cells = list(comparison.cells())
         waiting = {cell.path: cell for cell in cells if cell.result() is None}
         comparison.write()
-        report(
-            f"{comparison.path}: {len(comparison.entries)} recipes × {len(comparison.seeds)} seeds, {len(cells)} "
-            f"cells, {len(cells) - len(waiting)} finished before"
-        )
+        report(f"{comparison.path}: {comparison.size}, {len(cells)} cells, {len(cells) - len(waiting)} finished before")
         began, numbers = time.monotonic(), itertools.count(1)
 
         def on_result(job: Job, metrics: Mapping[str, Any]) -> None:
@@ -188,7 +242,7 @@ def finish_comparison(
         jobs = []
         for cell in waiting.values():
             cell.forget_failure()
-            jobs.append(Job(comparison.recipe_file(cell.entry.slug), ("--seed", str(cell.seed)), cell.path))
+            jobs.append(cell.job)
         try:
             with pool:
                 pool.run(jobs, on_result=on_result, on_failure=on_failure)

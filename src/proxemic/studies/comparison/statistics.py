@@ -45,9 +45,14 @@ def mean(results: Mapping[int, Result], metric: str, split: str = "test") -> Est
 
 def difference(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> Estimate | None:
     """Return the difference of a test metric from the baseline's, paired by seed; None without a common seed."""
-    base = metric_values(baseline, metric)
-    pairs = [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
+    pairs = paired_differences(results, baseline, metric)
     return t_interval(pairs) if pairs else None
+
+
+def paired_differences(results: Mapping[int, Result], baseline: Mapping[int, Result], metric: str) -> list[float]:
+    """Return the differences of a test metric from the baseline's for each common seed."""
+    base = metric_values(baseline, metric)
+    return [value - base[seed] for seed, value in metric_values(results, metric).items() if seed in base]
 
 
 def seed_variation(results: Sequence[Mapping[int, Result]], metric: str, against: str) -> SeedVariation | None:

@@ -1,12 +1,13 @@
 """Write the tables of a comparison as CSV and Markdown; missing values stay missing."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import stdev
 
 from proxemic.files import write_csv, write_text
 from proxemic.studies.comparison.directory import Comparison, Result
 from proxemic.studies.comparison.entries import Entry
-from proxemic.studies.comparison.statistics import difference, mean, seed_variation
-from proxemic.studies.statistics import Estimate, format_estimate
+from proxemic.studies.comparison.statistics import difference, mean, paired_differences, seed_variation
+from proxemic.studies.statistics import Estimate, format_estimate, found_effect, t_interval
 from proxemic.tables import MISSING, Table
 
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
@@ -35,6 +36,9 @@ def write_tables(comparison: Comparison) -> None:
         ),
     ):
         write_csv(comparison.path / f"{name}.csv", header.split(), rows)
+    if comparison.configurations:
+        header = ["recipe", "configuration", "metric", "value", *comparison.configurations[0]]
+        write_csv(comparison.path / "configurations.csv", header, _configuration_rows(comparison, results))
     write_text(comparison.path / "table.md", markdown(comparison, results))
 
 
@@ -86,9 +90,11 @@ def markdown(comparison: Comparison, results: _Results | None = None) -> str:
     """Write Markdown with a table per data set, and a list of unfinished and failed runs."""
     results = comparison.results() if results is None else results
     cells, finished = len(list(comparison.cells())), sum(len(seeds) for seeds in results.values())
+    unit = comparison.unit
+    shown = f" ({', '.join(map(str, comparison.seeds))})" if unit == "seed" else ""
     title = (
-        f"{len(comparison.entries)} recipes × {len(comparison.seeds)} seeds ({', '.join(map(str, comparison.seeds))}), "
-        "evaluated on the test classes, in percent: mean ± 95% interval over seeds (t distribution)."
+        f"{comparison.size}{shown}, evaluated on the test classes, in percent: mean ± 95% interval over {unit}s "
+        "(t distribution)."
     )
     if finished < cells:
         title += f" **{cells - finished} of {cells} cells are not finished**; {MISSING} stands for missing values."
@@ -121,7 +127,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
         return f"{text}, {failed} failed" if failed else text
 
     rows = [[names[entry], entry.loss, *(cell(entry, metric) for metric in metrics), seeds(entry)] for entry in entries]
-    header = ["recipe", "loss", *metrics, "seeds"]
+    header = ["recipe", "loss", *metrics, f"{comparison.unit}s"]
     yield Table(header, rows, align="ll" + "r" * (len(metrics) + 1)).text("markdown")
     yield from (note for split, note in FOOTNOTES.items() if split in {entry.selected_on for entry in entries})
     if rounded := [names[entry] for entry in entries if entry.recipe["evaluation"]["precision"] != "32-true"]:
@@ -131,9 +137,12 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     classes = [result.test_classes for entry in entries for result in results[entry].values() if result.test_classes]
     if min(classes, default=FEWEST_CLASSES) < FEWEST_CLASSES:
         yield (
-            f"Few test classes: {min(classes)}. The intervals are over seeds on these classes only: other classes may "
-            "give quite different values and differences."
+            f"Few test classes: {min(classes)}. The intervals are over {comparison.unit}s on these classes only: other "
+            "classes may give quite different values and differences."
         )
+    if comparison.configurations:
+        yield from _paired(comparison, entries, results)
+        return
     rows = []
     for entry in entries:
         if entry != baseline:
@@ -166,6 +175,38 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
                 "A ratio without an interval: with so few recipes and seeds, one of its two standard deviations may be "
                 "0, and the ratio any number."
             )
+
+
+def _paired(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
+    """Tabulate the mean difference of paired configurations, and the effect that as many would find."""
+    baseline, (metric, *_) = comparison.baseline_of(entries), comparison.shown_metrics(entries)
+    rows = []
+    for entry in entries:
+        found = paired_differences(results[entry], results[baseline], metric) if entry != baseline else []
+        if len(found) > 2:
+            deviation = stdev(found)
+            effect = f"{100 * found_effect(deviation, len(found)):.2f}" if deviation else MISSING
+            shown = _difference(t_interval(found))
+            rows.append([f"`{entry.title}`", shown, str(len(found)), f"{100 * deviation:.2f}", effect])
+    if rows:
+        yield (
+            f"Difference in {metric} from `{baseline.title}`, paired by configuration: mean ± 95% interval over "
+            "configurations; * if the interval excludes 0. The last column is the smallest mean difference that as "
+            "many pairs find with 80% power:"
+        )
+        columns = ["recipe", "difference", "pairs", "standard deviation", "effect found"]
+        yield Table(columns, rows).text("markdown")
+    if comparison.failed():
+        yield "Pairs with a failed run are missing, which favours the recipe that fails more often."
+
+
+def _configuration_rows(comparison: Comparison, results: _Results) -> Iterator[tuple[object, ...]]:
+    for entry, found in results.items():
+        metric = comparison.shown_metrics([entry])[0]
+        for number, values in enumerate(comparison.configurations):
+            result = found.get(number)
+            value = None if result is None else result.values["test"].get(metric)
+            yield (entry.title, number, metric, value, *values.values())
 
 
 def _difference(estimate: Estimate | None) -> str:

@@ -1,4 +1,4 @@
-"""Train the folds, trials and repetitions of one loss in the reality check."""
+"""Train the folds of trials and repetitions of one loss in the reality check."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ from proxemic.extras import optional_dependency
 from proxemic.files import write_json, write_text
 from proxemic.studies.jobs import Job, Workers
 from proxemic.studies.reality_check.directory import RealityCheck, all_training_classes, recipe_file
+from proxemic.studies.tuning.study import Trial, TrialFailed
 from proxemic.typed_json import read_typed
 
 with optional_dependency("train"):
@@ -66,19 +67,16 @@ class CrossValidation:
             write_text(recipe_file(out, name), text)
         write_text(recipe_file(out), base)
 
-    def evaluate(self, flags: Sequence[str], folder: Path, *, first: Path | None = None) -> float:
-        """Train the folds, and return the mean of the validation metric at each fold's best epoch.
-
-        ``first`` is the folder of a trial of the first phase, whose runs are continued.
-        """
-        jobs = [self._fold(fold, flags, folder, test=False, first=first) for fold in range(self.check.folds)]
-        return fmean(result["validation"][self.check.metric] for result in self._run(jobs))
-
-    def drop_weights(self, trials: str, *, but: Path | None = None) -> None:
-        """Delete the weights of all trials in matching folders except ``but``: 50 trials would fill the disk."""
-        for run in self.out.glob(f"{trials}/*/fold-*/"):
-            if run.parent != but:
-                RunDirectory(run).drop_weights()
+    def evaluate(self, trial: Trial) -> float:
+        """Train the folds of a trial, and return the mean of the validation metric at each fold's best epoch."""
+        flags, folder = as_flags(trial.parameters), self.out / "trials" / str(trial.number)
+        jobs = [self._fold(fold, flags, folder, test=False) for fold in range(self.check.folds)]
+        try:
+            mean = fmean(result["validation"][self.check.metric] for result in self._run(jobs))
+        except FoldFailed as error:
+            raise TrialFailed(str(error)) from error
+        trial.report(max(len(RunDirectory(job.out).read_history()) for job in jobs), mean)
+        return mean
 
     @property
     def first_epochs(self) -> int:
@@ -87,10 +85,9 @@ class CrossValidation:
 
     def repeat(self, number: int, flags: Sequence[str]) -> Results:
         """Train with one seed and evaluate on the test classes: separated, concatenated and complete."""
+        if (kept := kept_repeat(self.out, number)) is not None:
+            return kept
         folder = self.out / "repeats" / str(number)
-        kept = folder / "results.json"
-        if kept.exists():
-            return read_typed(kept, Results)
         seeded = [*flags, "--seed", str(number)]
         jobs = [self._fold(fold, seeded, folder, test=True) for fold in range(self.check.folds)]
         folds = self._run(jobs)
@@ -100,14 +97,14 @@ class CrossValidation:
             **concatenated([job.out for job in jobs]),
             "complete": complete["test"],
         }
-        write_json(kept, results)
+        write_json(folder / "results.json", results)
         for path in (*(job.out for job in jobs), folder / "complete"):
             RunDirectory(path).drop_weights(model=False)
         return results
 
-    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool, first: Path | None = None) -> Job:
+    def _fold(self, fold: int, flags: Sequence[str], folder: Path, *, test: bool) -> Job:
         name = f"fold-{fold}"
-        return Job(recipe_file(self.out, name), tuple(flags), folder / name, test, first and first / name)
+        return Job(recipe_file(self.out, name), tuple(flags), folder / name, test)
 
     def _complete(self, folds: Sequence[Mapping[str, Any]], flags: Sequence[str], folder: Path) -> Job:
         """Return the job that trains a model on all training classes, for as many epochs as the folds needed."""
@@ -138,6 +135,12 @@ class CrossValidation:
             kind = FoldFailed if isinstance(error, TrainingDiverged | ValueError) else UserError
             raise kind(f"{job.out}: {error}") from error
         return [results[job.out] for job in jobs]
+
+
+def kept_repeat(out: Path, number: int) -> Results | None:
+    """Return the results of a repetition in the folder of a loss, or None if it is not finished."""
+    file = out / "repeats" / str(number) / "results.json"
+    return read_typed(file, Results) if file.exists() else None
 
 
 def _rounded_up(epochs: Iterable[int]) -> int:

@@ -21,7 +21,7 @@ class RealityCheck:
     embedding_size: int = 128
     metric: str = "map@r"
     seed: int = 0
-    spaces: tuple[list[Any], ...] = ()
+    spaces: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         counts = dict.fromkeys(("trials", "repeats", "embedding_size"), "[1, inf)")

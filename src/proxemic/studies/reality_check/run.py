@@ -3,31 +3,33 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from proxemic.arguments import changed_arguments
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.files import new_directory, write_csv, write_json, write_text
-from proxemic.recipes.flags import as_flags, read_flags
+from proxemic.files import new_directory, write_csv, write_text
+from proxemic.recipes.flags import as_flags
 from proxemic.studies.comparison.entries import find_names
 from proxemic.studies.jobs import Workers
-from proxemic.studies.reality_check.cross_validation import CrossValidation, plan_folds
+from proxemic.studies.reality_check.cross_validation import CrossValidation, Results, kept_repeat, plan_folds
 from proxemic.studies.reality_check.directory import RealityCheck, directory_of, folder_of, recipe_file
-from proxemic.studies.reality_check.search import CheckSpaces, default_stages, find_best
 from proxemic.studies.reality_check.tables import ResultRow, markdown, reality_against_paper, result_rows
-from proxemic.studies.tuning.spaces import load_space
 from proxemic.tables import percent
-from proxemic.typed_json import read_typed
 
 with optional_dependency("train"):
     import yaml
 
     from proxemic.recipes.reader import read_recipe
+    from proxemic.studies.tuning.curves import read_trials
+    from proxemic.studies.tuning.directory import TuningOptions
+    from proxemic.studies.tuning.run import plan_space
     from proxemic.studies.tuning.run import recipe_file as file_of
-    from proxemic.studies.tuning.stages import middle
+    from proxemic.studies.tuning.search import Search, drop_weights
+    from proxemic.studies.tuning.study import storage_errors
     from proxemic.training.recipe import Recipe
 
 
@@ -63,6 +65,7 @@ def reality_check(
     workers: int = 1,
     resume: str | Path | None = None,
     against: Literal["paper"] | None = None,
+    dry_run: bool = False,
     report: Callable[[str], object] | None = None,
 ) -> RealityCheckResult:
     """Tune each loss and evaluate it on unseen classes, or continue the check in ``out``.
@@ -73,8 +76,7 @@ def reality_check(
         out: Directory of the check: a new one, or the directory of the same check to continue it; None creates one
             under ``runs``.
         overrides: Values of all recipes by dotted keys, such as ``{"training.epochs": 20}``.
-        trials: Number of Bayesian trials per loss, at least 1; each trains all folds. If a recipe has two phases, as
-            many trials of the second phase follow, which start from the best trial of the first.
+        trials: Number of Bayesian trials per loss, at least 1; each trains all folds, in both phases of the recipe.
         repeats: Number of seeds for the best hyper-parameters, at least 1; an interval needs 2.
         folds: Number of class-disjoint parts of the training classes, at least 2.
         embedding_size: Embedding size of each fold's model; the complete model has ``folds`` times as much.
@@ -85,6 +87,7 @@ def reality_check(
         workers: Number of training processes.
         resume: Continue the check in this directory with its own settings.
         against: Also write ``against-paper.md`` with the papers' figures beside ours.
+        dry_run: Check the arguments and report what is finished, but train and write nothing.
         report: Called with lines of progress; None logs them.
 
     Raises:
@@ -94,7 +97,7 @@ def reality_check(
     """
     given = changed_arguments(reality_check, locals())
     if resume is not None:
-        if others := given - {"resume", "workers", "against", "report"}:
+        if others := given - {"resume", "workers", "against", "dry_run", "report"}:
             raise UserError(f"resume takes all settings from the check that it continues: leave out {min(others)}.")
         directory = directory_of(Path(resume))
         check = directory.read()
@@ -122,53 +125,80 @@ def reality_check(
         bases = {recipe: base for recipe, (base, _) in read.items()}
         check = replace(check, spaces=tuple(content for _, content in read.values()))
         files = {recipe_file(directory.path / folder_of(recipe)): base for recipe, base in bases.items()}
-        directory.begin(check, files)
+        if not dry_run:
+            directory.begin(check, files)
     report = report or logging.getLogger("proxemic").info
     path = directory.path
-    report(
-        f"{path}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds (and as many of a second "
-        f"phase), then {check.repeats} repetitions"
-    )
-    results: dict[str, dict[int, Mapping[str, Mapping[str, float]]]] = {}
-    with directory.at_work(alone=True), Workers(workers) as pool:
-        for (recipe, base), space in zip(bases.items(), check.spaces, strict=True):
-            validation = CrossValidation(path / folder_of(recipe), base, check, pool)
-            where = f"The search space of {recipe}"
-            searched = CheckSpaces.of(validation.base, read_flags(check.flags), space, where)
-            kept = validation.out / "best.json"
-            if not kept.exists():
-                parameters, value = find_best(
-                    searched, validation, report=lambda line, recipe=recipe: report(f"{recipe}: {line}")
-                )
-                write_json(kept, {"parameters": parameters, check.metric: value})
-            validation.drop_weights("*trials")
-            best = searched.flags(read_typed(kept, _Best)["parameters"])
-            repeated = results.setdefault(recipe, {})
-            for number in range(check.repeats):
-                repeated[number] = validation.repeat(number, best)
-                shown = (f"{kind} {percent(values[check.metric])}" for kind, values in repeated[number].items())
-                report(f"{recipe}: repetition {number + 1}/{check.repeats}: test {check.metric} {', '.join(shown)}")
-                write_csv(path / "results.csv", ResultRow._fields, result_rows(results))
-                write_text(path / "table.md", markdown(results, check.repeats))
+    results = _finished(check, path)
+    if dry_run:
+        for recipe in check.recipes:
+            trials_file = path / folder_of(recipe) / "trials.csv"
+            made = len(read_trials(trials_file)) if trials_file.exists() else 0
+            report(
+                f"{recipe}: {made} of {check.trials} trials of {check.folds} folds finished, "
+                f"{len(results[recipe])} of {check.repeats} repetitions"
+            )
+    else:
+        report(
+            f"{path}: {len(bases)} losses, for each {check.trials} trials of {check.folds} folds, then {check.repeats} "
+            "repetitions"
+        )
+        with directory.at_work(alone=True), Workers(workers) as pool:
+            for (recipe, base), space in zip(bases.items(), check.spaces, strict=True):
+                validation = CrossValidation(path / folder_of(recipe), base, check, pool)
+                say = partial(_say, report, recipe)
+                best = as_flags(_search(validation, space, say))
+                for number in range(check.repeats):
+                    results[recipe][number] = validation.repeat(number, best)
+                    shown = (
+                        f"{kind} {percent(values[check.metric])}" for kind, values in results[recipe][number].items()
+                    )
+                    say(f"repetition {number + 1}/{check.repeats}: test {check.metric} {', '.join(shown)}")
+                    write_csv(path / "results.csv", ResultRow._fields, result_rows(results))
+                    write_text(path / "table.md", markdown(results, check.repeats))
     text = None
     if against is not None:
         text = reality_against_paper(check, {name: yaml.safe_load(base) for name, base in bases.items()}, results)
-        write_text(path / "against-paper.md", text)
+        if not dry_run:
+            write_text(path / "against-paper.md", text)
     return RealityCheckResult(path, tuple(result_rows(results)), markdown(results, check.repeats), text)
 
 
-class _Best(TypedDict):
-    parameters: dict[str, Any]
+def _say(report: Callable[[str], object], recipe: str, line: str) -> None:
+    report(f"{recipe}: {line}")
+
+
+def _finished(check: RealityCheck, path: Path) -> dict[str, dict[int, Results]]:
+    """Read the results of finished repetitions, by recipe and number."""
+    kept = {
+        recipe: {number: kept_repeat(path / folder_of(recipe), number) for number in range(check.repeats)}
+        for recipe in check.recipes
+    }
+    return {
+        recipe: {number: results for number, results in repeats.items() if results is not None}
+        for recipe, repeats in kept.items()
+    }
+
+
+def _search(validation: CrossValidation, space: dict[str, Any], report: Callable[[str], object]) -> Mapping[str, Any]:
+    """Tune a loss by the mean over its folds, and return the best values by key of the recipe."""
+    check, out = validation.check, validation.out
+    options = TuningOptions(out.name, [], space, check.trials, "reality-check", check.seed)
+    where, base = out.parent / "reality-check.json", recipe_file(out)
+    search = Search(out, base, options, report, where=where, metric=check.metric, objective=validation.evaluate)
+    with storage_errors(search.storage):
+        best, finished = search.run(seed=check.seed, alone=True)
+    for trial in finished:
+        drop_weights(search.trial_folder(trial.number))
+    return best.parameters
 
 
 def _read(
     check: RealityCheck, name: str, recipe: Recipe | str, space: str | None, *, new: bool
-) -> tuple[str, list[Any]]:
+) -> tuple[str, dict[str, Any]]:
     """Read a recipe and its search space, and check that they fit each other and, in a new check, the images."""
-    where, pinned = f"The search space {space or f'of the loss of {name}'}", read_flags(check.flags)
     with file_of(recipe) as file:
         read = read_recipe(file, check.flags, own_code=True)
-        base: dict[str, Any] = yaml.safe_load(read.yaml)
         if new:
             splits = read.recipe.load()
             classes = splits.train.num_classes + (splits.validation.num_classes if splits.validation else 0)
@@ -177,18 +207,16 @@ def _read(
                     f"--folds is {check.folds}, but a fold needs 2 classes, and {name} has {classes} training classes: "
                     f"take at most {classes // 2} folds."
                 )
-        content = default_stages(base) if space is None else load_space(space)
-        spaces = CheckSpaces.of(base, pinned, content, where)
         try:
-            flags = (*check.flags, *spaces.first.flags(middle(spaces.first.dimensions)))
-            first = read_recipe(file, flags, own_code=True)
-            if base["second_phase"] is not None:
-                second = spaces.second(yaml.safe_load(first.yaml))
-                first = read_recipe(file, (*flags, *second.flags(middle(second.dimensions))), own_code=True)
-            _ = first.recipe
-        except (UserError, ValueError) as error:
-            raise UserError(f"{where} does not fit {name}: {error}") from error
-    plan_folds(base, name, check)  # refuses recipes that cannot be trained on folds
+            content, _ = plan_space(file, check.flags, space)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+    if "training.epochs" in content:
+        raise UserError(
+            f"The search space {space} has training.epochs, but the phases of a reality check take the recipe's "
+            "epochs, or end at a plateau: leave it out."
+        )
+    plan_folds(yaml.safe_load(read.yaml), name, check)  # refuses recipes that cannot be trained on folds
     return read.yaml, content
 
 

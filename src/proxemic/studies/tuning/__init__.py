@@ -1,12 +1,12 @@
 """Search for a recipe's hyper-parameters on classes held out from training.
 
-`tune` varies a recipe within a search space (`spaces`), stage by stage (`stages`). Each trial is a training run.
-Processes, also on several machines, share the trials through an Optuna study (`search`). `curves` estimates what a
-shorter search would have found.
+`tune` varies a recipe within a search space (`spaces`). Each trial is a training run (`search`). Processes, also on
+several machines, share the trials through an Optuna study (`study`). `curves` estimates what a shorter search would
+have found.
 """
 
 from proxemic.studies.tuning.curves import SearchCurve, draw_search_curves, search_curve
 from proxemic.studies.tuning.run import TuningResult, tune
-from proxemic.studies.tuning.search import FinishedTrial
+from proxemic.studies.tuning.study import FinishedTrial
 
 __all__ = ["FinishedTrial", "SearchCurve", "TuningResult", "draw_search_curves", "search_curve", "tune"]

@@ -13,7 +13,7 @@ from proxemic.analysis.drawing import DASHES, class_colour, new_figure
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.plots import write_figure
-from proxemic.studies.tuning.directory import TuningDirectory
+from proxemic.studies.tuning.directory import tuning_directory
 
 with optional_dependency("train"):
     import yaml
@@ -43,7 +43,7 @@ class SearchCurve:
 
     Args:
         name: Name of the search in the plot.
-        full_runs: Cost of n trials of average length, in complete trainings of the recipe per seed.
+        full_runs: Cost of n trials of average length, in complete trainings of the recipe.
         found: Best value of the first n trials.
         expected: Expected best of n trials drawn from all trials with replacement.
         low: Lower end of the 95% interval of ``expected``, by the bootstrap over trials.
@@ -66,17 +66,15 @@ class SearchCurve:
 
 
 def search_curve(directory: str | Path, name: str | None = None) -> SearchCurve:
-    """Compute the curve of the search in a directory; `UserError` if its last stage has no finished trial."""
-    folder = TuningDirectory(Path(directory))
+    """Compute the curve of the search in a directory; `UserError` if it has no finished trial."""
+    folder = tuning_directory(Path(directory))
     options, rows = folder.read(), read_trials(folder.path / "trials.csv")
-    base: Mapping[str, Any] = yaml.safe_load(folder.base.read_text(encoding="utf-8"))
-    if all(row["stage"] != str(len(options.space)) for row in rows):
-        raise UserError(f"{directory} holds no finished trial of its last stage: continue the search first.")
+    base: Mapping[str, Any] = yaml.safe_load((folder.path / "base.yaml").read_text(encoding="utf-8"))
     return curve_of_trials(rows, base["training"]["epochs"], name or options.recipe)
 
 
-def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str) -> SearchCurve:
-    """Compute the curve of the last stage of a search; its cost includes the earlier stages.
+def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, before: int = 0) -> SearchCurve:
+    """Compute the curve of a search.
 
     A pruned trial counts with its last value, a failed trial with 0. ``expected`` assumes independent draws from the
     trials of this search. A sampler learns from earlier trials instead, so that ``expected`` is too high for few trials
@@ -86,14 +84,13 @@ def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str) -
         rows: Rows of ``trials.csv``.
         epochs: Epochs of a complete training of the recipe.
         name: Name of the search in the plot.
+        before: Epochs that were spent before these trials.
     """
-    stage = max(rows, key=lambda row: int(row["stage"]))["stage"]
-    is_last = np.array([row["stage"] == stage for row in rows])
     spent = np.array([max(1, int(row["epochs"])) for row in rows])
-    values = np.array([float(row["value"] or 0) for row in rows])[is_last]
+    values = np.array([float(row["value"] or 0) for row in rows])
     drawn = np.random.default_rng(0).choice(values, (RESAMPLES, len(values)))
     low, high = np.quantile(expected_best(drawn, len(values)), (0.025, 0.975), axis=0)
-    full_runs = (spent[~is_last].sum() + spent[is_last].mean() * np.arange(1, len(values) + 1)) / epochs
+    full_runs = (before + spent.mean() * np.arange(1, len(values) + 1)) / epochs
     found, expected = np.maximum.accumulate(values), expected_best(values)
     return SearchCurve(name, full_runs, found, expected, low, high)
 
@@ -106,7 +103,7 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
         color, style = class_colour(place), DASHES[place // 10 % len(DASHES)]
         axes.plot(curve.full_runs, 100 * curve.expected, style, color=color, label=curve.name, linewidth=1.4)
         axes.fill_between(curve.full_runs, 100 * curve.low, 100 * curve.high, color=color, alpha=0.08, linewidth=0)
-    axes.set_xlabel("cost of the search, in complete trainings for each seed")
+    axes.set_xlabel("cost of the search, in complete trainings")
     axes.set_ylabel(f"expected best {metric} on validation classes, percent")
     axes.grid(color="#dddddd", linewidth=0.6)
     figure.legend(loc="outside right upper", fontsize=8)

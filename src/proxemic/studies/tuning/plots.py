@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,27 +11,25 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from proxemic.analysis.drawing import new_figure
 from proxemic.extras import optional_dependency
 from proxemic.plots import save_figure
-from proxemic.studies.tuning.search import FinishedTrial, quiet
-from proxemic.studies.tuning.spaces import Choices, Range
+from proxemic.studies.tuning.spaces import Choices, Dimension, Factor
+from proxemic.studies.tuning.study import FinishedTrial, quiet
 
 with optional_dependency("tune"):
     import optuna
 
 
-def draw_importance(studies: Sequence[optuna.Study], folder: Path) -> None:
-    """Write ``importance.png``, the importance of each parameter by stage."""
-    shares = [_importances(study) for study in studies]
-    heights = [0.9 + 0.28 * max(1, len(share)) for share in shares]
-    figure = new_figure(7, sum(heights))
-    rows = figure.subplots(len(studies), 1, squeeze=False, height_ratios=heights)
-    for number, (axes, share) in enumerate(zip(rows[:, 0], shares, strict=True), 1):
-        names = list(share)[::-1]
-        axes.barh(range(len(names)), [share[name] for name in names], color="#4477aa")
-        axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
-        axes.set_xlim(0, 1)
-        axes.set_title(_stage("Importance (PED-ANOVA)", number, len(studies)), fontsize=9)
-        if not names:
-            axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
+def draw_importance(study: optuna.Study, folder: Path) -> None:
+    """Write ``importance.png``, the importance of each parameter."""
+    shares = _importances(study)
+    names = list(shares)[::-1]
+    figure = new_figure(7, 0.9 + 0.28 * max(1, len(names)))
+    axes = figure.subplots()
+    axes.barh(range(len(names)), [shares[name] for name in names], color="#4477aa")
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_xlim(0, 1)
+    axes.set_title("Importance (PED-ANOVA)", fontsize=9)
+    if not names:
+        axes.text(0.5, 0.5, "too few trials that differ", ha="center", transform=axes.transAxes)
     save_figure(figure, folder / "importance.png")
 
 
@@ -44,28 +43,25 @@ def _importances(study: optuna.Study) -> dict[str, float]:
         return {}
 
 
-def draw_slices(
-    stages: Sequence[Sequence[FinishedTrial]],
-    dimensions: Sequence[Mapping[str, Range | Choices]],
-    metric: str,
-    folder: Path,
-) -> None:
+def draw_slices(trials: Sequence[FinishedTrial], space: Mapping[str, Dimension], metric: str, folder: Path) -> None:
     """Write ``slices.png``, the value of every complete trial over each parameter; later trials are darker."""
-    columns = max(map(len, dimensions))
-    figure = new_figure(1 + 2.2 * columns, 2.4 * len(stages) + 0.4)
-    rows = figure.subplots(len(stages), columns, squeeze=False, sharey="row")
-    for number, (row, trials, known) in enumerate(zip(rows, stages, dimensions, strict=True), 1):
-        complete = [trial for trial in trials if trial.state == "complete"]
-        for axes, name in zip(row, known, strict=False):
-            _slice(axes, name, known[name], complete)
-        for axes in row[len(known) :]:
+    complete = [trial for trial in trials if trial.state == "complete"]
+    columns = min(7, len(space))
+    rows = -(-len(space) // columns)
+    figure = new_figure(1 + 2.2 * columns, 2.4 * rows + 0.4)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes, name in zip_longest(grid.flat, space):
+        if name is None:
             axes.set_visible(False)
-        row[0].set_ylabel(_stage(metric, number, len(stages)), fontsize=8)
+        else:
+            _slice(axes, name, space[name], complete)
+    for row in grid:
+        row[0].set_ylabel(metric, fontsize=8)
     figure.supxlabel("the largest is marked; all on validation classes", fontsize=8)
     save_figure(figure, folder / "slices.png")
 
 
-def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence[FinishedTrial]) -> None:
+def _slice(axes: Axes, name: str, dimension: Dimension, complete: Sequence[FinishedTrial]) -> None:
     places = [item.parameters[name] for item in complete]
     if isinstance(dimension, Choices):
         places = [dimension.choices.index(place) for place in places]
@@ -87,9 +83,6 @@ def _slice(axes: Axes, name: str, dimension: Range | Choices, complete: Sequence
     axes.scatter(places, values, c=order, cmap="Blues", vmin=min(order) - max(order) / 2 - 1, s=18)
     best = max(range(len(values)), key=values.__getitem__)
     axes.scatter(places[best], values[best], marker="*", s=90, color="#d7191c")
-    axes.set_xlabel(name, fontsize=8, parse_math=False)
+    label = f"{name}, factor" if isinstance(dimension, Factor) else name
+    axes.set_xlabel(label, fontsize=8, parse_math=False)
     axes.tick_params(labelsize=7)
-
-
-def _stage(text: str, number: int, count: int) -> str:
-    return f"{text}, stage {number}" if count > 1 else text

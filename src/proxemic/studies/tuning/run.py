@@ -13,17 +13,24 @@ from proxemic.arguments import changed_arguments
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import new_directory, write_text
-from proxemic.locks import lock_in_turn
 from proxemic.ranges import SEEDS, check_range
 from proxemic.recipes import find_recipe
 from proxemic.recipes.flags import as_flags, read_flags
 from proxemic.recipes.reader import read_recipe, to_yaml
 from proxemic.studies.jobs import RUN_THREADS, Workers
-from proxemic.studies.tuning.directory import TuningDirectory, TuningOptions
-from proxemic.studies.tuning.search import FinishedTrial, Pruner, Sampler, open_storage, storage_errors
-from proxemic.studies.tuning.spaces import default_space, load_space, pin, read_stages, resolve_factors
-from proxemic.studies.tuning.stages import check_stages, first_values, shares
-from proxemic.studies.tuning.worker import TuningWorker
+from proxemic.studies.tuning.directory import TuningOptions, tuning_directory
+from proxemic.studies.tuning.search import Search
+from proxemic.studies.tuning.spaces import (
+    default_space,
+    load_space,
+    middle,
+    pin,
+    read_space,
+    recipe_point,
+    resolve_factors,
+    trial_values,
+)
+from proxemic.studies.tuning.study import FinishedTrial, Pruner, Sampler, open_storage, storage_errors
 from proxemic.threads import cpu_threads
 from proxemic.training.recipe import Recipe
 
@@ -40,14 +47,14 @@ class TuningResult:
         best_recipe: YAML file of the best recipe, ready to be trained.
         value: Validation metric of the best trial at its best epoch; as the best of many, it is biased upwards.
         parameters: Parameters of the best trial, by key of the recipe.
-        trials: Finished trials of each stage, sorted by number.
+        trials: Finished trials, sorted by number.
     """
 
     out: Path
     best_recipe: Path
     value: float
     parameters: Mapping[str, Any]
-    trials: tuple[tuple[FinishedTrial, ...], ...]
+    trials: tuple[FinishedTrial, ...]
 
 
 def tune(
@@ -60,7 +67,6 @@ def tune(
     around: Recipe | str | Path | None = None,
     trials: int | None = None,
     budget: float | None = None,
-    seeds: int = 1,
     first: Sequence[str | Path] = (),
     sampler: Sampler = "tpe",
     pruner: Pruner = "none",
@@ -85,17 +91,15 @@ def tune(
         space: Name of a search space of the package, or a YAML file; None takes the space of the recipe's loss.
         around: Recipe whose values are the centres of ranges that a space gives as a factor; None takes ``recipe``.
             Searches of several losses with the same ``around`` have the same ranges.
-        trials: Number of trials of all stages and processes together; None takes 50, or all points of a grid.
+        trials: Number of trials of all processes together; None takes 50, or all points of a grid.
         budget: Instead of ``trials``: total epochs of all trials, as a multiple of the recipe's epochs. A budget of 24
             pays for 24 complete trials, or for more if some are pruned. Trials start until it is spent.
-        seeds: Number of seeds to train each trial with, from the recipe's seed on; its value is the mean over them.
         first: Recipes (names or files) whose values, clipped to the ranges of the space, the trials after the first one
             take, such as the best values of similar losses. The first trial takes the values of ``recipe``.
-        sampler: ``tpe``, ``gp``, ``random`` or ``grid``.
-        pruner: ``median`` stops a trial that is worse at an epoch than the median of the other trials; ``halving``
-            continues the better half of the trials after a quarter and after half of the epochs.
-        storage: Optuna storage URL; None keeps the study in ``out``.
-        study: Name of the study in the storage; None takes the name of ``out``. Stage 2 of NAME is the study NAME-2.
+        sampler: ``tpe``, ``random`` or ``grid``.
+        pruner: ``median`` stops a trial that is worse at an epoch than the median of the other trials.
+        storage: Optuna storage URL of a database; None keeps the study in ``out``.
+        study: Name of the study in the storage; None takes the name of ``out``.
         workers: Number of processes to start on this machine.
         seed: Seed of the sampler, which makes a search in one process repeatable; trainings use the recipe's seed.
         resume: Continue the search in this directory, or read the result of a finished one. All other arguments are
@@ -114,11 +118,11 @@ def tune(
     if resume is not None:
         if others := given - {"resume", "workers", "storage", "report"}:
             raise UserError(f"resume takes all settings from the search that it continues: leave out {min(others)}.")
-        return _make_trials(Path(resume), workers, storage, report)
+        return _run(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
     check_range("seed", seed, SEEDS)
-    check_range("seeds", seeds, "[1, inf)")
+    check_range("trials", trials, "[1, inf)")
     check_range("budget", budget, "(0, inf)")
     other = "--trials" if trials is not None else "--sampler grid" if sampler == "grid" else None
     for refused, sentence in (
@@ -126,17 +130,10 @@ def tune(
             budget is not None and other,
             f"--budget and {other} both set the number of trials: leave one of them out.",
         ),
-        (
-            seeds > 1 and pruner == "median",
-            f"--pruner median compares trials at every epoch, but {seeds} seeds are trained one after the other: take "
-            "--pruner halving, or one seed.",
-        ),
     ):
         if refused:
             raise ValueError(sentence)
     flags = as_flags({**(overrides or {}), **({} if metric is None else {"evaluation.metric": metric})})
-    name = space or "of the loss"
-    where = f"The search space {name}"
     with recipe_file(recipe) as file:
         read = read_recipe(file, flags, own_code=True)
         select_on = read.recipe.evaluation.select_on
@@ -145,43 +142,57 @@ def tune(
                 f"evaluation.select_on is {select_on}, but a search must not see the test classes: set "
                 "--evaluation.select_on validation, and data.validation_fraction above 0."
             )
-        content = default_space(yaml.safe_load(read.yaml)) if space is None else load_space(space)
-        if around is not None:
-            content = resolve_factors(content, _content(around), where)
-        content, pinned = pin(content, read_flags(flags), where)
-        stages = read_stages(content, where)
-        if budget is None and (sampler != "grid" or trials is not None):
-            shares(stages, 50 if trials is None else trials)
-        check_stages(file, flags, stages, name)
+        content, pinned = plan_space(file, flags, space, around=None if around is None else content_of(around))
         source = "recipe" if isinstance(recipe, Recipe) else str(file)
     out = new_directory(f"tune-{'recipe' if isinstance(recipe, Recipe) else recipe}") if out is None else Path(out)
+    dimensions = read_space(content, "The search space")
+    points = math.prod(len(item.values()) for item in dimensions.values()) if sampler == "grid" else trials or 50
     options = TuningOptions(
         source,
         list(flags),
         content,
-        name,
-        trials,
+        min(trials or points, points),
+        study or out.resolve().name,
+        seed,
+        [recipe_point(content_of(item), dimensions) for item in first],
+        budget,
         sampler,
         pruner,
         None if storage is None else without_password(storage),
-        study or out.resolve().name,
-        seed,
-        budget,
-        seeds,
-        [list(value) for value in zip(*(first_values(_content(item), stages) for item in first), strict=True)],
     )
-    directory = TuningDirectory(out)
-    if not directory.is_begun([directory.base.name]):
+    directory = tuning_directory(out)
+    if not directory.is_begun(["base.yaml"]):
         read.recipe.load()  # refuses a missing folder before anything is written
     if storage is not None:
         open_storage(storage)
-    directory.begin(options, {directory.base: read.yaml})
+    directory.begin(options, {out / "base.yaml": read.yaml})
     if pinned:
         report(f"Not searched, because flags set {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
-    return _make_trials(out, workers, storage, report)
+    return _run(out, workers, storage, report)
 
 
-def _content(recipe: Recipe | str | Path) -> dict[str, Any]:
+def plan_space(
+    file: Path, flags: Sequence[str], space: str | None, *, around: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the content of a search space for a recipe with flags, and the keys that are not searched due to flags.
+
+    Factors are replaced by ranges around the values of the full recipe ``around``; None takes the recipe itself.
+    `UserError` if the space does not fit the recipe.
+    """
+    where = f"The search space {space or 'of the loss'}"
+    base = yaml.safe_load(read_recipe(file, flags, own_code=True).yaml)
+    content, pinned = pin(default_space(base) if space is None else load_space(space), read_flags(flags))
+    content = resolve_factors(content, base if around is None else around, where)
+    dimensions = read_space(content, where)
+    try:
+        values = trial_values(middle(dimensions), dimensions, base)
+        _ = read_recipe(file, (*flags, *as_flags(values)), own_code=True).recipe
+    except (UserError, ValueError) as error:
+        raise UserError(f"{where} does not fit the recipe: {error}") from error
+    return content, pinned
+
+
+def content_of(recipe: Recipe | str | Path) -> dict[str, Any]:
     """Read the full content of a recipe."""
     with recipe_file(recipe) as file:
         return yaml.safe_load(read_recipe(file, (), own_code=True).yaml)
@@ -199,30 +210,28 @@ def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
         yield file
 
 
-def _make_trials(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
+def _run(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
     """Make the missing trials of the search in a directory."""
-    directory = TuningDirectory(out)
+    directory = tuning_directory(out)
     options = directory.read()
-    storage = options.storage if storage is None else storage
-    if storage is not None and MASK in storage:
-        raise UserError(f"{out / directory.file} does not keep the password of {storage}: give --storage again.")
-    if storage is not None and without_password(storage) != options.storage:
-        begun = options.storage or "in its own folder"
+    kept = options.storage
+    if storage is None and kept is not None and MASK in kept:
+        raise UserError(f"{out / directory.file} does not keep the password of {kept}: give --storage again.")
+    if storage is not None and without_password(storage) != kept:
+        begun = kept or "in its own folder"
         raise UserError(f"--storage differs from the storage of the search in {out}, {begun}: give the same, or none.")
-    storage = storage or directory.storage
-    with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(storage):
-        with lock_in_turn(out / ".study"):  # only one process may create the tables
-            open_storage(storage)
+    search = Search(out, out / "base.yaml", options, report, storage=storage or kept)
+    with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(search.storage):
         if workers > 1:
             with Workers(workers) as pool:
-                pool.share(_work, out, storage, report)
-        worker = _work(out, storage, report, alone=workers == 1)
-        best, finished = worker.finish()
-        return TuningResult(out, directory.best_recipe, best.value or 0.0, best.parameters, finished)
+                pool.share(_join, out, search.storage, report)
+        best, finished = search.run(seed=options.seed if workers == 1 else None)
+        search.draw()
+    return TuningResult(out, out / "best.yaml", best.value or 0.0, best.parameters, tuple(finished))
 
 
-def _work(out: Path, storage: str, report: Callable[[str], object], *, alone: bool = False) -> TuningWorker:
-    worker = TuningWorker(out, storage, report, alone=alone)
+def _join(out: Path, storage: str, report: Callable[[str], object]) -> None:
+    """Work on a search in a worker process."""
+    search = Search(out, out / "base.yaml", tuning_directory(out).read(), report, storage=storage)
     with storage_errors(storage):
-        worker.make_trials()
-    return worker
+        search.run()

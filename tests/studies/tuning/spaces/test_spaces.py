@@ -15,56 +15,48 @@ from images import write_folder, write_recipe
 from proxemic import losses
 from proxemic.errors import UserError
 from proxemic.losses import MeanProxyNorm, ProxyLoss
-from proxemic.recipes import find_recipe
+from proxemic.recipes import find_recipe, list_recipes
 from proxemic.recipes.flags import as_flags
 from proxemic.recipes.reader import read_recipe
+from proxemic.studies.tuning.run import plan_space
 from proxemic.studies.tuning.spaces import (
     Choices,
     Factor,
     Range,
-    Stage,
     default_space,
     list_spaces,
     load_space,
     pin,
-    read_stages,
+    read_space,
+    recipe_point,
     recipe_value,
+    resolve_factors,
+    trial_values,
 )
-from proxemic.studies.tuning.stages import check_stages, stage_values
 
-RATE = {"optim.lr": {"factor": 10}}
-
-WRONG: list[tuple[list[Any], str]] = [
-    ([], "holds no stages"),
-    ([{"serach": {}}], "has no search"),
-    ([{"search": RATE, "trails": 1}], "no key trails; allowed are search, fixed, start_from, trials"),
-    ([{"search": RATE, "trials": 2}], "trials is 2, but must be the stage's share"),
-    ([{"search": RATE, "trials": 0.9}] * 2, "add up to more than 1"),
-    ([{"search": RATE, "start_from": "best"}], "only the last of several stages"),
-    ([{"search": RATE, "start_from": "best.yaml"}], "start_from is 'best.yaml', but must be best"),
-    ([{"search": RATE}, {"search": {"batches.size": {"choices": [8]}}, "start_from": "best"}], "batches.size, but"),
-    ([{"search": RATE, "fixed": ["loss.alpha"]}], "fixed is .* must map"),
-    ([{"search": {"optim.lr": 0.1}}], r"optim\.lr is 0\.1, but must give low and high, or factor, or choices"),
-    ([{"search": {"optim.lr": {"low": 1}}}], "'high'"),
-    ([{"search": {"optim.lr": {"low": 2, "high": 1}}}], "low is 2 and high is 1: swap them"),
-    ([{"search": {"optim.lr": {"low": 0, "high": 1, "log": True}}}], "log needs a low above 0"),
-    ([{"search": {"optim.lr": {"low": 0, "high": "big"}}}], "high is 'big', but must be a number"),
-    ([{"search": {"optim.lr": {"low": 1, "hgih": 2}}}], "no key hgih beside low; allowed are high, log"),
-    ([{"search": {"optim.lr": {"factor": 0}}}], "division"),
-    ([{"search": {"optim.lr": {"factor": [2, 1]}}}], "swap them"),
-    ([{"search": {"optim.lr": {"choices": []}}}], "choices is empty"),
-    ([{"search": {"k": {"low": 0.5, "high": 2, "int": True}}}], "is not whole"),
-    ([{"search": {"k": {"low": 1, "high": 2, "grid": [3]}}}], r"grid is \(3,\), but"),
-    ([{"search": {"k": {"low": 1, "high": 2, "points": 0}}}], "points is 0"),
-    ([{"search": {"k": {"low": 1, "high": 2, "step": 0}}}], "step is 0"),
+WRONG: list[tuple[Any, str]] = [
+    (0.1, r"optim\.lr is 0\.1, but must give low and high, or factor, or choices"),
+    ({"low": 1}, "'high'"),
+    ({"low": 2, "high": 1}, "low is 2 and high is 1: swap them"),
+    ({"low": 0, "high": 1, "log": True}, "log needs a low above 0"),
+    ({"low": 0, "high": "big"}, "high is 'big', but must be a number"),
+    ({"low": 1, "hgih": 2}, "no key hgih beside low; allowed are high, log"),
+    ({"factor": 0}, "division"),
+    ({"factor": [0, 2]}, "must be above 0"),
+    ({"factor": [2, 1]}, "swap them"),
+    ({"choices": []}, "choices is empty"),
+    ({"low": 0.5, "high": 2, "int": True}, "is not whole"),
+    ({"low": 1, "high": 2, "grid": [3]}, r"grid is \(3,\), but"),
+    ({"low": 1, "high": 2, "points": 0}, "points is 0"),
+    ({"low": 1, "high": 2, "step": 0}, "step is 0"),
 ]
 
 
 def test_a_space_that_is_wrong() -> None:
     for content, words in WRONG:
         with pytest.raises(UserError, match=words) as refusal:
-            read_stages(content, "mine.yaml")
-        assert str(refusal.value).startswith("mine.yaml")
+            read_space({"optim.lr": content}, "mine.yaml")
+        assert str(refusal.value).startswith("mine.yaml, optim.lr")
 
 
 def test_names_of_spaces(tmp_path: Path) -> None:
@@ -72,8 +64,8 @@ def test_names_of_spaces(tmp_path: Path) -> None:
         load_space("ProxyAncorLoss")
     with pytest.raises(UserError, match="not a readable YAML file"):
         load_space(str(tmp_path / "mine.yaml"))
-    (tmp_path / "mine.yaml").write_text("search: {}\n")
-    with pytest.raises(UserError, match="must be a list of stages"):
+    (tmp_path / "mine.yaml").write_text("- search: {}\n")
+    with pytest.raises(UserError, match="holds no search space: map keys to ranges"):
         load_space(str(tmp_path / "mine.yaml"))
     with pytest.raises(UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space"):
         default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
@@ -91,14 +83,30 @@ def test_what_a_grid_takes() -> None:
 
 
 def test_what_overrides_give_is_not_searched() -> None:
-    content = load_space("MultiProxyAnchorLoss")
-    left, pinned = pin(content, ["loss.alpha"])
-    assert pinned == ["loss.alpha"]
-    assert {*left[0]["search"], "loss.alpha"} == {*content[0]["search"]} != {*left[0]["search"]}
+    content = load_space("WarpedSoftmaxLoss-two-phases")
+    left, pinned = pin(content, ["loss.alpha", "second_phase.loss.k1"])
+    assert pinned == ["loss.alpha", "second_phase.loss.alpha", "second_phase.loss.k1"]
+    assert left.keys() == content.keys() - {*pinned}
     assert pin(content, ["loss", "seed"]) == (content, [])
-    with pytest.raises(UserError, match=r"Flags give loss\.f1, but the stages of the search space set the same"):
-        pin(load_space("WarpedSoftmaxLoss"), ["loss.f1"])
-    assert pin(load_space("WarpedSoftmaxLoss"), ["loss.alpha"])[1] == ["loss.alpha"]  # of the second stage
+
+
+def test_a_second_phase_is_searched_by_factors_of_the_same_trial_s_first_phase() -> None:
+    recipe: dict[str, Any] = {"optim": {"lr": 0.1, "loss_lr": 2}, "loss": {"init_args": {"temperature": 4.0}}}
+    second = {"optim": {"lr": 0.01}, "loss": {"init_args": {"temperature": 1.0}}}
+    space = read_space(resolve_factors(load_space("EuclideanSoftmaxLoss-two-phases"), recipe, "space"), "space")
+    point = recipe_point({**recipe, "second_phase": second}, space)
+    assert point["second_phase.optim.lr"] == pytest.approx(0.1)
+    assert point["second_phase.optim.loss_lr"] == 1, "a second phase holds only what changes"
+    values = trial_values({**point, "optim.lr": 0.5}, space, recipe)
+    assert values["second_phase.optim.lr"] == pytest.approx(0.05)
+    assert values["second_phase.loss.temperature"] == pytest.approx(1.0)
+    # Of a recipe with one phase there are no values of a second.
+    assert recipe_point(recipe, space).keys() == {"optim.lr", "optim.loss_lr", "loss.temperature"}
+    # A rate that flags hold is not searched, but its factors may be.
+    held = {"second_phase.optim.lr": space["second_phase.optim.lr"]}
+    assert trial_values({"second_phase.optim.lr": 0.5}, held, recipe) == {"second_phase.optim.lr": 0.05}
+    with pytest.raises(UserError, match=r"varies second_phase\.optim\.lr by a factor of optim\.lr, which is None"):
+        trial_values({"second_phase.optim.lr": 0.5}, held, {})
 
 
 PROXY_LOSSES = sorted(
@@ -107,7 +115,17 @@ PROXY_LOSSES = sorted(
     if inspect.isclass(each := getattr(losses, name)) and issubclass(each, ProxyLoss) and not inspect.isabstract(each)
 )
 INSIDE = ["CenterRegularizer", "ContrastiveLoss", "MeanProxyNorm", "MultiSimilarityLoss", "MultiSimilarityMiner"]
-TWO_PHASES = ["EuclideanSoftmaxLoss-two-phases", "WarpedSoftmaxLoss-two-phases"]
+TWO_PHASES = [
+    "EuclideanSoftmaxLoss-two-phases",
+    "WarpedSoftmaxLoss-two-phases",
+    "WarpedSoftmaxLoss-warp-off-first",
+]
+WARPS = {
+    "glyphs-small/warped-softmax": None,
+    "glyphs-small/euclidean-softmax-two-phases": None,
+    "omniglot/warped-softmax-warp-off-first": "WarpedSoftmaxLoss-warp-off-first",
+}
+"""Recipes of two phases with their spaces; None takes that of the loss."""
 
 MPA = {
     "loss.proxies_per_class": [10, 2, 1, 4, 8, 12, 16],
@@ -177,8 +195,8 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_recipe(folder / "tiny.yaml", write_folder(folder / "images", classes=1, images=1))
 
 
-def stages_of(name: str) -> tuple[Stage, ...]:
-    return read_stages(load_space(name), name)
+def space_of(name: str) -> dict[str, Range | Choices]:
+    return read_space(load_space(name), name)
 
 
 def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
@@ -189,17 +207,15 @@ def test_every_loss_has_a_space_and_every_space_a_loss() -> None:
 
 def test_a_space_includes_the_published_values() -> None:
     for name, published in PUBLISHED.items():
-        search = {key: item for stage in stages_of(name) for key, item in stage.search.items()}
+        search = space_of(name)
         for key, values in published.items():
-            dimension = search[key]
-            assert isinstance(dimension, Range | Choices)
             for value in values:
-                assert value in dimension, (name, key, value)
+                assert value in search[key], (name, key, value)
 
 
-def ends(stage: Stage) -> list[dict[str, Any]]:
+def ends(space: Mapping[str, Range | Choices]) -> list[dict[str, Any]]:
     """All lowest values, all highest ones, and every choice."""
-    own = {key: item for key, item in stage.search.items() if key.startswith("loss.") and not isinstance(item, Factor)}
+    own = {key: item for key, item in space.items() if key.startswith("loss.")}
     values = [
         item.choices if isinstance(item, Choices) else (float(item.low), float(item.high)) for item in own.values()
     ]
@@ -208,17 +224,15 @@ def ends(stage: Stage) -> list[dict[str, Any]]:
         {key: value[n * len(value) // count] for key, value in zip(own, values, strict=True)} for n in range(count)
     ]
     whole = [key for key, item in own.items() if isinstance(item, Range) and item.integer]
-    return [{**stage.fixed, **point, **{key: int(point[key]) for key in whole}} for point in points]
+    return [{**point, **{key: int(point[key]) for key in whole}} for point in points]
 
 
 def make(name: str, point: Mapping[str, Any]) -> nn.Module:
-    # JSON, as a flag has it, for choices that are lists; a name for the identity.
+    # JSON, as a flag has it, for choices that are lists.
     given = {
         key.rpartition(".")[2]: tuple(json.loads(v)) if isinstance(v, str) and v[0] == "[" else v
         for key, v in point.items()
     }
-    if given.get("f1") == "torch.positive":
-        given["f1"] = torch.positive
     if name in INSIDE and hasattr(losses, name):
         return getattr(losses, name)(**given)
     if name in INSIDE:
@@ -232,45 +246,40 @@ def make(name: str, point: Mapping[str, Any]) -> nn.Module:
 def test_a_loss_can_be_made_at_both_ends_of_its_ranges() -> None:
     x, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 1, 2, 2])
     for name in PUBLISHED.keys() - {"PairwiseLoss"}:
-        points = [point for stage in stages_of(name) for point in ends(stage)]
+        points = ends(space_of(name))
         assert len(points) >= 2
         for point in points:
             module = make(name, point)
             assert not isinstance(module, ProxyLoss) or module(x, labels).isfinite(), (name, point)
 
 
-def test_the_warp_is_off_in_the_first_stage_and_on_from_its_weights_in_the_second() -> None:
-    first, second = stages_of("WarpedSoftmaxLoss")
-    off = make("WarpedSoftmaxLoss", {**first.fixed, "loss.temperature": 2.0})
-    euclidean = losses.EuclideanSoftmaxLoss(7, 4, temperature=2.0)
-    off.load_state_dict(euclidean.state_dict())
-    x, labels = torch.randn(6, 4), torch.arange(6)
-    assert torch.equal(off(x, labels), euclidean(x, labels))
-    assert not any(key.startswith("loss.k") for key in first.search)
-    assert (first.from_best, second.from_best) == (False, True)
-    assert {"loss.alpha", "loss.k1", "loss.k2", "optim.lr"} <= set(second.search)
-    rate = second.search["optim.lr"]
-    assert isinstance(rate, Factor)
-    assert rate.high == 1  # smaller rates only
-
-
 @pytest.mark.parametrize("name", PROXY_LOSSES)
 def test_a_recipe_takes_a_trial_of_its_space(name: str, recipe: Path) -> None:
-    content = yaml.safe_load(read_recipe(recipe, ("--loss", name)).yaml)
-    space = default_space(content)
-    assert space == load_space(name)
-    carried: dict[str, Any] = {}
-    stages = read_stages(space, name)
-    for number, stage in enumerate(stages, 1):
-        values = stage_values(content, stages, number, carried)
-        carried |= {key: dimension.values()[-1] for key, dimension in stage.dimensions(content).items()}
-        read = read_recipe(recipe, ("--loss", name, *as_flags({**values, **carried})))
-        loss = read.recipe.loss(5, 8)
-        assert type(loss).__name__ == name
-        found = yaml.safe_load(read.yaml)
-        for key, value in carried.items():
-            told = recipe_value(found, key)
-            assert told == (json.loads(value) if isinstance(value, str) else value), key
+    flags = ("--loss", name)
+    content, pinned = plan_space(recipe, flags, None)
+    assert content.keys() == load_space(name).keys()
+    assert pinned == []
+    point = {key: dimension.values()[-1] for key, dimension in read_space(content, name).items()}
+    read = read_recipe(recipe, (*flags, *as_flags(point)))
+    assert type(read.recipe.loss(5, 8)).__name__ == name
+    found = yaml.safe_load(read.yaml)
+    for key, value in point.items():
+        assert recipe_value(found, key) == (json.loads(value) if isinstance(value, str) else value), key
+
+
+@pytest.mark.parametrize("name", [*(name for name in list_recipes() if "/reality-check/" in name), *WARPS])
+def test_a_recipe_of_two_phases_takes_its_own_values_and_trials(name: str) -> None:
+    """Whether its loss has a space for two phases, or gets factors of the rates."""
+    file, space = find_recipe(name), WARPS.get(name)
+    base = yaml.safe_load(read_recipe(file).yaml)
+    dimensions = read_space(plan_space(file, (), space)[0], name)
+    second = [key for key in dimensions if key.startswith("second_phase.")]
+    assert "second_phase.optim.lr" in second
+    assert all(isinstance(dimensions[key], Factor) for key in second if ".optim." in key)
+    own = trial_values(recipe_point(base, dimensions), dimensions, base)
+    for key in second:
+        if own.get(key) is not None and recipe_value(base, key) is not None:
+            assert own[key] == pytest.approx(recipe_value(base, key), rel=1e-4), (name, key)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +292,9 @@ def test_a_recipe_takes_a_trial_of_its_space(name: str, recipe: Path) -> None:
 def test_losses_on_pairs_have_the_space_of_what_is_inside(name: str, inside: str) -> None:
     recipe = find_recipe(name)
     space = default_space(yaml.safe_load(read_recipe(recipe).yaml))
-    assert {"optim.lr", inside} <= set(space[-1]["search"])
-    assert "optim.loss_lr" not in space[-1]["search"]
-    check_stages(recipe, (), read_stages(space, name), name)
+    assert {"optim.lr", inside} <= space.keys()
+    assert "optim.loss_lr" not in space
+    assert plan_space(recipe, (), None)[0].keys() == space.keys()
     pairs = {"class_path": "proxemic.losses.PairwiseLoss", "init_args": {"loss": "mine.Loss"}}
     assert default_space({"loss": pairs}) == load_space("PairwiseLoss")
 
@@ -295,8 +304,8 @@ def test_the_mean_proxy_norm_is_searched_where_the_recipe_has_it(recipe: Path) -
     flags = ("--loss", "NormalizedSoftmaxLoss", f"--loss.regularizers={term}")
     content = yaml.safe_load(read_recipe(recipe, flags).yaml)
     space = default_space(content)
-    assert {"optim.lr", "loss.scale", "loss.regularizers.weight"} <= set(space[-1]["search"])
-    assert "loss.regularizers.weight" not in load_space("NormalizedSoftmaxLoss")[-1]["search"]
+    assert {"optim.lr", "loss.scale", "loss.regularizers.weight"} <= space.keys()
+    assert "loss.regularizers.weight" not in load_space("NormalizedSoftmaxLoss")
     assert recipe_value(content, "loss.regularizers.weight") == 0.5
     loss = read_recipe(recipe, (*flags, "--loss.regularizers.weight=0.25")).recipe.loss(5, 8)
     assert isinstance(loss, ProxyLoss)

@@ -1,13 +1,14 @@
-"""Search spaces: the hyper-parameters that a search varies, their bounds, and the stages of the search.
+"""Search spaces: the hyper-parameters that a search varies, and their bounds.
 
-The package's own spaces are the YAML files in this folder, one per loss or part of a loss.
+A space is a YAML file that maps keys of a recipe to ranges, factors or choices. The package's own spaces are the files
+in this folder, one per loss or part of a loss.
 """
 
 import difflib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,22 @@ __all__ = [
     "Dimension",
     "Factor",
     "Range",
-    "Stage",
     "default_space",
     "list_spaces",
     "load_space",
+    "middle",
     "pin",
     "read_dimension",
-    "read_stages",
+    "read_space",
+    "recipe_point",
     "recipe_value",
     "resolve_factors",
+    "trial_values",
 ]
 
 FOLDER = Path(__file__).parent
 PACKAGES = ("proxemic.losses.", "pytorch_metric_learning.")
+SECOND = "second_phase."
 
 
 def _is_number(value: object) -> bool:
@@ -103,16 +107,17 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Factor:
-    """A `Range` from ``low`` to ``high`` times the recipe's own value; so one space fits networks of any size."""
+class Factor(Range):
+    """A range of factors, so that one space fits networks of any size.
 
-    low: float
-    high: float
-    log: bool = False
-    points: int = 3
+    They multiply the recipe's own value; those of a key of the second phase multiply the value that the same trial has
+    in the first phase.
+    """
 
     def __post_init__(self) -> None:
-        Range(self.low, self.high, log=True, points=self.points)
+        super().__post_init__()
+        if self.low <= 0:
+            raise ValueError(f"factor is {self.low} to {self.high}, but must be above 0.")
 
     def around(self, name: str, value: Any) -> Range:
         """Return the range around the recipe's value of the key ``name``; `UserError` unless that is above 0."""
@@ -146,14 +151,14 @@ class Choices:
         return self.choices
 
 
-Dimension = Range | Factor | Choices
+Dimension = Range | Choices
 
 
 def read_dimension(content: Any, where: str) -> Dimension:
     """Read a hyper-parameter of a space; `UserError` for unknown keys and values that are not allowed.
 
     >>> read_dimension({"factor": 10, "log": True}, "optim.lr")
-    Factor(low=0.1, high=10.0, log=True, points=3)
+    Factor(low=0.1, high=10.0, log=True, step=None, integer=False, points=3, grid=())
     >>> read_dimension({"choices": [1, [0.45, 0.8]]}, "loss.margin_range")
     Choices(choices=(1, '[0.45, 0.8]'))
     """
@@ -166,7 +171,7 @@ def read_dimension(content: Any, where: str) -> Dimension:
         raise UserError(f"{where}: there is no key {unknown[0]} beside {kind}; allowed are {', '.join(kinds[kind])}.")
     try:
         if kind == "choices":
-            return Choices(tuple(json.dumps(item) if isinstance(item, list | dict) else item for item in given[kind]))
+            return Choices(tuple(map(_as_choice, given[kind])))
         if kind == "factor":
             factor = given.pop("factor")
             low, high = factor if isinstance(factor, list) else (1 / factor, factor)
@@ -176,39 +181,40 @@ def read_dimension(content: Any, where: str) -> Dimension:
         raise UserError(f"{where}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One of several consecutive searches; each starts from the best values of the earlier ones.
+def read_space(space: Mapping[str, Any], where: str) -> dict[str, Dimension]:
+    """Read the content of a search space; error messages call it ``where``.
 
-    Args:
-        search: Dimensions to search, by key of the recipe as in flags.
-        fixed: Values of the recipe in this stage only.
-        from_best: Start from the weights of the best trial of the stage before; the two stages are then two phases.
-        share: Share of all trials, in (0, 1]; stages with None share the rest evenly.
+    >>> read_space({"optim.lr": {"low": 0.001, "high": 0.1, "log": True}}, "mine.yaml")
+    {'optim.lr': Range(low=0.001, high=0.1, log=True, step=None, integer=False, points=3, grid=())}
     """
+    return {name: read_dimension(item, f"{where}, {name}") for name, item in space.items()}
 
-    search: Mapping[str, Dimension]
-    fixed: Mapping[str, Any]
-    from_best: bool = False
-    share: float | None = None
 
-    def dimensions(self, recipe: Mapping[str, Any]) -> dict[str, Range | Choices]:
-        """Return the dimensions, with every `Factor` replaced by a range around the value of a full recipe."""
-        return {
-            name: item.around(name, recipe_value(recipe, name)) if isinstance(item, Factor) else item
-            for name, item in self.search.items()
-        }
+def resolve_factors(space: Mapping[str, Any], recipe: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Replace the factors in the content of a search space by ranges around the values of a full recipe.
+
+    Factors of the second phase stay, since they multiply the values of each trial.
+
+    >>> resolve_factors({"optim.lr": {"factor": 10, "log": True}}, {"optim": {"lr": 0.02}}, "mine.yaml")
+    {'optim.lr': {'low': 0.002, 'high': 0.2, 'log': True, 'points': 3}}
+    """
+    resolved = dict(space)
+    for name, item in read_space(space, where).items():
+        if isinstance(item, Factor) and not name.startswith(SECOND):
+            near = asdict(item.around(name, recipe_value(recipe, name)))
+            resolved[name] = {key: near[key] for key in ("low", "high", "log", "points")}
+    return resolved
 
 
 def list_spaces() -> list[str]:
     """Return the sorted names of the package's search spaces: classes of losses and of their components.
 
-    A loss whose phases have different spaces has a second space with the suffix ``-two-phases``.
+    A space for recipes of two phases has the suffix ``-two-phases``.
     """
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load_space(name: str) -> list[Any]:
+def load_space(name: str) -> dict[str, Any]:
     """Read the content of a search space of the package, by name, or of a YAML file, by path."""
     path, known = Path(name), list_spaces()
     if name in known:
@@ -218,32 +224,34 @@ def load_space(name: str) -> list[Any]:
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise UserError(f"There is no search space {name!r}{meant}: give one of {', '.join(known)}, or a YAML file.")
     content = read_yaml(path)
-    if not isinstance(content, list):
-        raise UserError(f"{path} holds no search space: it must be a list of stages, each with search.")
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"{path} holds no search space: map keys to ranges, as optim.lr: {{factor: 10, log: true}}.")
     return content
 
 
-def default_space(recipe: Mapping[str, Any], *, two_phases: bool = False) -> list[Any]:
-    """Return the package's space for the loss of a recipe; its last stage also searches components of the loss.
+def default_space(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the package's space for the loss of a recipe and its components.
 
-    With ``two_phases``, return the loss's space for two phases if there is one; its first stage searches the
-    components.
+    If the recipe has a second phase, that is the loss's space for two phases. A loss without one has the learning rates
+    of the second phase in addition, as factors of those of the first.
     """
     arguments = recipe["loss"].get("init_args") or {}
     parts = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
     loss, *inside = (_class_of(part) for part in (recipe["loss"], *filter(None, parts)))
-    known = list_spaces()
+    known, two_phases = list_spaces(), f"{loss}-two-phases"
     if loss not in known:
         raise UserError(
-            f"There is no search space for the loss {loss}: give one with --space, a YAML file with stages or one of "
+            f"There is no search space for the loss {loss}: give one with --space, a YAML file or one of "
             f"{', '.join(known)}."
         )
-    phases = f"{loss}-two-phases"
-    stages = load_space(phases if two_phases and phases in known else loss)
+    has_own = recipe.get("second_phase") is not None and two_phases in known
+    space = load_space(two_phases if has_own else loss)
     for name in inside:
-        if name in known:
-            stages[0 if two_phases else -1]["search"] |= load_space(name)[-1]["search"]
-    return stages
+        space |= load_space(name) if name in known else {}
+    if recipe.get("second_phase") is not None and not has_own:
+        rates = [key for key in space if key.startswith("optim.")]
+        space |= {SECOND + key: {"factor": [0.01, 1], "log": True} for key in rates}
+    return space
 
 
 def _class_of(spec: Any) -> str:
@@ -252,97 +260,71 @@ def _class_of(spec: Any) -> str:
     return path.rpartition(".")[2] if path.startswith(PACKAGES) else path
 
 
-def pin(content: Sequence[Any], given: Collection[str], where: str = "The search space") -> tuple[list[Any], list[str]]:
-    """Remove the keys that overrides set from a search space; return the space and the removed keys.
+def pin(space: Mapping[str, Any], given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Remove the keys that overrides set, in both phases, from a search space; return the space and the removed keys.
 
-    `UserError` if a stage has no key left to search, or sets one of the keys itself.
-
-    >>> pin([{"search": {"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}}], ["loss.alpha"])
-    ([{'search': {'optim.lr': {'factor': 10}}}], ['loss.alpha'])
+    >>> pin({"optim.lr": {"factor": 10}, "loss.alpha": {"low": 4, "high": 128}}, ["loss.alpha"])
+    ({'optim.lr': {'factor': 10}}, ['loss.alpha'])
     """
-    stages = read_stages(content, where)
-    searched = dict.fromkeys(key for stage in stages for key in stage.search)
-    if twice := sorted({key for stage in stages for key in stage.fixed} & set(given) - set(searched)):
+    pinned = [key for key in space if key in given or key.removeprefix(SECOND) in given]
+    if len(pinned) == len(space):
         raise UserError(
-            f"Flags give {', '.join(twice)}, but the stages of the search space set the same keys: leave out these "
-            "flags, or give another --space FILE."
+            f"Flags give {', '.join(space)}, so that the search space has nothing left to vary: leave out one of these "
+            "flags, or give --space FILE."
         )
-    left = [{**item, "search": {key: v for key, v in item["search"].items() if key not in given}} for item in content]
-    if empty := [before for before, after in zip(content, left, strict=True) if not after["search"]]:
-        raise UserError(
-            f"Flags give {', '.join(empty[0]['search'])}, so that a stage of the search space has nothing left to "
-            "vary: leave out one of these flags, or give --space FILE."
-        )
-    return left, [key for key in searched if key in given]
+    return {key: item for key, item in space.items() if key not in pinned}, pinned
 
 
-def resolve_factors(content: Sequence[Any], recipe: Mapping[str, Any], where: str) -> list[Any]:
-    """Replace the factors of a search space by ranges around the values of a full recipe.
+def recipe_point(recipe: Mapping[str, Any], space: Mapping[str, Dimension]) -> dict[str, Any]:
+    """Return a recipe's values of the searched keys as the parameters of a trial, clipped to their ranges.
 
-    A stage that starts from the best weights keeps its factors, which apply to the values found before.
-
-    >>> resolve_factors([{"search": {"optim.lr": {"factor": 10, "log": True}}}], {"optim": {"lr": 0.02}}, "mine.yaml")
-    [{'search': {'optim.lr': {'low': 0.002, 'high': 0.2, 'log': True, 'points': 3}}}]
+    >>> recipe_point({"optim": {"lr": 0.5}, "second_phase": {}}, read_space({"optim.lr": {"low": 0, "high": 0.1}}, ""))
+    {'optim.lr': 0.1}
     """
-    resolved: list[Any] = []
-    for given, stage in zip(content, read_stages(content, where), strict=True):
-        search = dict(given["search"])
-        for name, item in stage.search.items() if not stage.from_best else ():
-            if isinstance(item, Factor):
-                near = item.around(name, recipe_value(recipe, name))
-                search[name] = {"low": near.low, "high": near.high, "log": near.log, "points": near.points}
-        resolved.append({**given, "search": search})
-    return resolved
+    point: dict[str, Any] = {}
+    for name, dimension in space.items():
+        value, first = (recipe_value(recipe, key) for key in (name, name.removeprefix(SECOND)))
+        if value is None and recipe.get("second_phase") is not None:
+            value = first  # a second phase holds only what changes
+        if isinstance(dimension, Factor):
+            value = value / first if _is_number(value) and _is_number(first) and first else None
+        if (near := dimension.nearest(_as_choice(value))) is not None:
+            point[name] = near
+    return point
 
 
-def read_stages(content: Sequence[Any], where: str) -> tuple[Stage, ...]:
-    """Check the content of a search space and convert it to `Stage` objects; error messages call it ``where``.
+def trial_values(
+    parameters: Mapping[str, Any], space: Mapping[str, Dimension], recipe: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of the recipe's keys in a trial: factors become products with the values of the first phase.
 
-    >>> read_stages([{"search": {"optim.lr": {"low": 0.001, "high": 0.1, "log": True}}}], "mine.yaml")[0].search
-    {'optim.lr': Range(low=0.001, high=0.1, log=True, step=None, integer=False, points=3, grid=())}
+    >>> space = read_space({"optim.lr": {"low": 0, "high": 1}, "second_phase.optim.lr": {"factor": [0.1, 1]}}, "")
+    >>> trial_values({"optim.lr": 0.5, "second_phase.optim.lr": 0.1}, space, {})
+    {'optim.lr': 0.5, 'second_phase.optim.lr': 0.05}
     """
-    stages = tuple(_read_stage(item, f"{where}, stage {number}") for number, item in enumerate(content, 1))
-    if not stages:
-        raise UserError(f"{where} holds no stages: give at least one with the key search.")
-    if any(stage.from_best for stage in stages[:-1]) or (stages[0].from_best and len(stages) == 1):
-        raise UserError(
-            f"{where} has start_from: best, but only the last of several stages may have it, which becomes the second "
-            "phase of the best recipe."
-        )
-    for key in {**stages[-1].search, **stages[-1].fixed} if stages[-1].from_best else ():
-        if not key.startswith(("loss.", "optim.")) and key != "training.epochs":
-            raise UserError(
-                f"{where}, stage {len(stages)} has start_from: best and {key}, but a second phase changes only keys of "
-                "loss and optim, and training.epochs."
-            )
-    if sum(stage.share or 0 for stage in stages) > 1 + 1e-9:
-        raise UserError(f"{where}: the shares of trials add up to more than 1.")
-    return stages
+    values = dict(parameters)
+    for name in parameters:
+        if isinstance(space[name], Factor):
+            first = name.removeprefix(SECOND)
+            before = parameters[first] if first in parameters else recipe_value(recipe, first)
+            if not _is_number(before):
+                raise UserError(
+                    f"The search space varies {name} by a factor of {first}, which is {before!r}: set it in the "
+                    "recipe, or give low and high in the space."
+                )
+            values[name] = float(f"{parameters[name] * before:.6g}")
+    return values
 
 
-def _read_stage(content: Any, where: str) -> Stage:
-    content = content if isinstance(content, Mapping) else {}
-    search, fixed, share = content.get("search"), content.get("fixed") or {}, content.get("trials")
-    allowed = ("search", "fixed", "start_from", "trials")
-    unknown = [key for key in content if key not in allowed]
-    for is_wrong, sentence in (
-        (not (search and isinstance(search, Mapping)), " has no search: map keys to it, as optim.lr: {factor: 10}."),
-        (unknown, f": there is no key {' '.join(map(str, unknown))}; allowed are {', '.join(allowed)}."),
-        (not isinstance(fixed, Mapping), f": fixed is {fixed!r}, but must map keys of the recipe to values."),
-        (
-            content.get("start_from") not in (None, "best"),
-            f": start_from is {content.get('start_from')!r}, but must be best, or left out.",
-        ),
-        (
-            share is not None and not (isinstance(share, int | float) and 0 < share <= 1),
-            f": trials is {share!r}, but must be the stage's share of all trials, above 0 and up to 1.",
-        ),
-    ):
-        if is_wrong:
-            raise UserError(where + sentence)
-    assert isinstance(search, Mapping)
-    dimensions = {name: read_dimension(item, f"{where}, {name}") for name, item in search.items()}
-    return Stage(dimensions, fixed, content.get("start_from") == "best", share)
+def middle(space: Mapping[str, Dimension]) -> dict[str, Any]:
+    """Return a middle value of each dimension, to check that a recipe accepts it."""
+    values = {name: dimension.values() for name, dimension in space.items()}
+    return {name: value[len(value) // 2] for name, value in values.items()}
+
+
+def _as_choice(value: Any) -> Any:
+    """Convert lists and mappings to JSON text, as in `Choices`."""
+    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str) -> Any:
