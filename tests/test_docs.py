@@ -165,12 +165,13 @@ def test_the_page_of_nested_embeddings() -> None:
 
 
 def test_nothing_is_left_of_losses_that_are_gone() -> None:
-    assert {path.stem for path in PAGES} == {*LOSSES, "MatryoshkaLoss", "README", "regularizers-and-pooling"}
+    others = {"MatryoshkaLoss", "README", "arguments", "regularizers-and-pooling"}
+    assert {path.stem for path in PAGES} == {*LOSSES, *others}
     assert {path.stem for path in FOLDER.glob("*.png")} == LOSSES.keys()
 
 
 def test_the_index_explains_the_common_arguments() -> None:
-    documented = parameters(INDEX)
+    documented = parameters((FOLDER / "arguments.md").read_text())
     expected = keywords(proxemic.losses.NormalizedSoftmaxLoss)
     assert documented.keys() == expected.keys() - {"scale"}
     assert documented["proxies_per_class"].startswith("`1` (10 in SoftTriple")
