@@ -14,7 +14,7 @@ HERE = env $(CACHES)
 TESTING = env -u PYTHONDONTWRITEBYTECODE $(CACHES) OMP_NUM_THREADS=1
 PYTEST = pytest --workers 3
 # The tests of what surrounds the package: documentation and its site, experiments, benchmarks, distributions.
-OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks distributions docs experiments extending licences migrating \
+OF_DOCS = $(addprefix tests/test_,$(addsuffix .py,benchmarks claims distributions docs experiments extending licences migrating \
 	readme site tutorials))
 
 .PHONY: quick demo test test-fast test-docs coverage mutants docs dist lint types lowest gpu-packages setup

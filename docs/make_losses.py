@@ -4,21 +4,29 @@ The advice comes from docs/losses/advice.yaml alone, the measurements from docs/
 pages with what this script writes.
 """
 
+import functools
 import re
+import statistics
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from experiments._experiments import SEARCHES, Kept, interval, paired
-
-from proxemic.tables import Table
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "experiments"))
+import centres  # noqa: E402
+from _experiments import SEARCHES, Kept, interval, paired, read_rows  # noqa: E402
+from claims import Page, Sample  # noqa: E402
+
+from proxemic.tables import Table  # noqa: E402
+
 FOLDER = DOCS / "losses"
 ADVICE: dict[str, Any] = yaml.safe_load((FOLDER / "advice.yaml").read_text(encoding="utf-8"))
 BLOCK = re.compile(r"(<!-- (\w+), written by docs/make_losses\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 BASE = "softmax"
+KEPT = DOCS / "experiments" / "kept"
 
 
 class Setting(NamedTuple):
@@ -35,15 +43,39 @@ class Setting(NamedTuple):
         """The metric that is shown."""
         return "tar" if self.condition == "verification" else "map@r"
 
-    def runs(self, search: str) -> Mapping[int, float]:
+    def runs(self, search: str, metric: str = "") -> Mapping[int, float]:
         """Return the values of a search by seed; empty if it was not measured here."""
-        if self.with_norm and not search.startswith(("euclidean", "warp")):  # whose own recipes have the norm
-            search += "-with-norm"
-        return Kept(DOCS / "experiments" / "kept" / self.dataset).runs(search, self.condition)[self.metric]
+        return Kept(KEPT / self.dataset).runs(self._kept_name(search), self.condition)[metric or self.metric]
 
-    def gain(self, search: str) -> list[float]:
+    def gain(self, search: str, metric: str = "") -> list[float]:
         """Return the differences from the softmax, paired by seed."""
-        return paired(self.runs(search), self.runs(BASE))
+        return paired(self.runs(search, metric), self.runs(BASE, metric))
+
+    def gain_with_searches(self, search: str, metric: str = "") -> tuple[float, float, float]:
+        """Return the gain over the softmax and its 95% interval, over seeds and over searches of both losses."""
+        values, metric = self.gain(search, metric), metric or self.metric
+        variance, freedom = _page().between_searches(self.dataset, metric)
+        of_seeds, of_searches = statistics.variance(values) / len(values), 2 * variance
+        total = of_seeds + of_searches
+        combined = total**2 / (of_seeds**2 / (len(values) - 1) + of_searches**2 / freedom)
+        mean = statistics.fmean(values)
+        return mean, *Sample(mean, total**0.5, combined, len(values)).interval(0.95)
+
+    def preferred(self) -> str:
+        """Return the search, of those measured here, with the best trial on validation classes, but not the softmax."""
+        return max((name for name in self.ranking() if name != BASE), key=self._validation)
+
+    def start(self) -> str:
+        """Return the preferred search if the interval of its gain is above 0, and otherwise the softmax."""
+        return preferred if self.gain_with_searches(preferred := self.preferred())[1] > 0 else BASE
+
+    def _validation(self, search: str) -> float:
+        trials = read_rows(Kept(KEPT / self.dataset).recipe(self._kept_name(search)).with_suffix(".csv"))
+        return max(float(row["value"]) for row in trials if row["value"])
+
+    def _kept_name(self, search: str) -> str:
+        has_norm = search.startswith(("euclidean", "warp"))  # in its own recipe
+        return f"{search}-with-norm" if self.with_norm and not has_norm else search
 
     def ranking(self) -> list[str]:
         """Return the searches that were measured here, the best first."""
@@ -92,7 +124,7 @@ def use(loss: str) -> str:
     starts = [
         f"* {item['when']} **Start with this loss**{', ' + item['how'] if 'how' in item else ''}"
         f" ([{'cost' if item['page'].startswith('..') else 'results'}]({_link(item['page'])}))."
-        for item in ADVICE["situations"]
+        for item in started()
         if item["start"] == loss
     ]
     sentence = advice["use"][0].upper() + advice["use"][1:]
@@ -127,11 +159,57 @@ def measured(loss: str) -> str:
 def situations(_: str) -> str:
     """Tabulate the recommended loss by situation."""
     rows = []
-    for item in ADVICE["situations"]:
+    for item in started():
         start = f"[`{item['start']}`]({item['start']}.md)" + (f", {item['how']}" if "how" in item else "")
         link = "cost" if item["page"].startswith("..") else "results"
-        rows.append([item["when"].rstrip("."), start, _situation_gain(item), f"[{link}]({_link(item['page'])})"])
-    return _table(["situation", "start with", "MAP@R over softmax", "measured"], rows, texts=4)
+        rows.append([item["when"].rstrip("."), start, item["gain"], item["recall"], f"[{link}]({_link(item['page'])})"])
+    columns = ["situation", "start with", "preferred by validation: MAP@R over softmax", "its Recall@1", "measured"]
+    return _table(columns, rows, texts=5)
+
+
+def started() -> list[dict[str, str]]:
+    """Return the situations, each with the loss to start with, how to use it, and its gain."""
+    return [_started(item) for item in ADVICE["situations"]]
+
+
+def _started(item: Mapping[str, Any]) -> dict[str, str]:
+    shown = {"when": item["when"], "page": item["page"], "recall": "–"}
+    if "centres" in item:
+        (loss, k, start), gain = _preferred_cell(item["centres"])
+        how = f"K = {k}" + (f", proxies started at {start.replace('-', ' ')}" if start != "drawn" else "")
+        return shown | {"start": _class_of(loss), "how": how, "gain": f"{loss}: {gain} over its one proxy"}
+    if (setting := setting_of(item)) is None:
+        how = {"how": item["use"]} if "use" in item else {}
+        return shown | {"start": item["start"], "gain": item["gain"], **how}
+    start, preferred = setting.start(), setting.preferred()
+    how = item.get("how", {})
+    unit = " of the pairs" if setting.metric == "tar" else ""
+    shown["recall"] = _range(setting.gain_with_searches(preferred, "recall@1"))
+    gain = f"{preferred}: {_range(setting.gain_with_searches(preferred))}{unit}"
+    return shown | {"start": _class_of(start), "gain": gain} | ({"how": how[start]} if start in how else {})
+
+
+def _class_of(search: str) -> str:
+    return next(name for name, advice in ADVICE["losses"].items() if search in advice["searches"])
+
+
+def _preferred_cell(data: str) -> tuple[centres.Cell, str]:
+    """Return the loss, K and start that validation preferred, and its gain in MAP@R over one proxy."""
+    cells = centres.read_cells(Kept(KEPT / data))
+    best = max(cells, key=lambda cell: statistics.fmean(centres.column(cells[cell], "validation").values()))
+    one = centres.column(cells[best[0], 1, "drawn"], "map@r")
+    return best, _signed(interval(paired(centres.column(cells[best], "map@r"), one)))
+
+
+@functools.cache
+def _page() -> Page:
+    return Page(KEPT)
+
+
+def _range(gain: tuple[float, float, float]) -> str:
+    """Format a gain with its interval, in percent."""
+    mean, low, high = (100 * value for value in gain)
+    return f"{mean:+.2f} ({low:.2f} to {high:.2f})"
 
 
 def losses(_: str) -> str:
@@ -149,27 +227,20 @@ def losses(_: str) -> str:
 
 def setting_of(situation: Mapping[str, Any]) -> Setting | None:
     """Return the setting that measured a situation, if one did."""
-    if "search" not in situation:
+    if "dataset" not in situation:
         return None
     return Setting(
         "", situation["page"], situation["dataset"], situation.get("condition", ""), situation.get("layer_norm", False)
     )
 
 
-def _situation_gain(situation: Mapping[str, Any]) -> str:
-    setting = setting_of(situation)
-    if setting is None:
-        return situation["gain"]
-    best = next(name for name in setting.ranking() if name != BASE)
-    ahead = "" if situation["search"] != BASE else f"; the best other, {best}: {_gain(setting, best)}"
-    unit = " of the pairs" if setting.metric == "tar" else ""
-    return f"{_gain(setting, situation['search'])}{ahead}{unit}"
-
-
 def _gain(setting: Setting, search: str) -> str:
     if search == BASE:
         return "0"
-    shown = interval(values) if (values := setting.gain(search)) else "–"
+    return _signed(interval(values)) if (values := setting.gain(search)) else "–"
+
+
+def _signed(shown: str) -> str:
     return shown if shown.startswith(("-", "–")) else f"+{shown}"
 
 

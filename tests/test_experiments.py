@@ -1,7 +1,6 @@
-"""docs/experiments: names in scripts exist, tables match the kept runs, and the rule of the claims."""
+"""docs/experiments: names in scripts exist, and tables match the kept runs."""
 
 import csv
-import doctest
 import importlib
 import json
 import math
@@ -13,15 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from proxemic import train
 from proxemic.errors import UserError
-from proxemic.published import published_figures
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.studies.statistics import holm, t_interval, t_test
 from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -42,11 +37,6 @@ def script() -> Iterator[Callable[[str], Any]]:
 @pytest.fixture(scope="module")
 def shared(script: Callable[[str], Any]) -> Any:
     return script("_experiments")
-
-
-@pytest.fixture(scope="module")
-def claims(script: Callable[[str], Any]) -> Any:
-    return script("claims")
 
 
 @pytest.fixture(scope="module")
@@ -157,282 +147,6 @@ def test_removed_keys_are_dropped_from_kept_recipes_that_have_their_default(
     assert drop_keys(tmp_path, gone) == 1
     assert (tmp_path / "default.yaml").read_text() == kept.replace("  warmup_epochs: 0\n", "")
     assert drop_keys(tmp_path, gone) == 0
-
-
-# The rule of the claims.
-
-
-def test_the_tables_of_the_claims_are_those_of_the_kept_runs(claims: Any) -> None:
-    page = (DOCS / "claims.md").read_text(encoding="utf-8")
-    for name, table in claims.tables(FOLDER / "kept").items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == table.text("csv") + "\n", name
-        assert table.text("markdown") in page, name
-    assert doctest.testmod(claims) == (0, 3)
-
-
-def test_every_run_and_condition_that_a_claim_names_exists(claims: Any, script: Callable[[str], Any]) -> None:
-    conditions, reality, sweeps = script("conditions"), script("reality"), script("sweeps")
-    functions = script("functions")
-    known = {condition.name for group in conditions.CONDITIONS.values() for condition in group} | {*reality.KINDS}
-    known |= {*functions.FUNCTIONS}
-    warp = FOLDER / "kept" / "glyphs-small" / "searches" / "warp.yaml"
-    known |= {name for what in ("alpha", "k1-k2", "delta") for name in sweeps.sweep(warp, what)} | {"several proxies"}
-    for claim in claims.CLAIMS.values():
-        assert bool(claim["parts"]) != ("why" in claim), claim
-        for part, gains in claim["parts"].items():
-            assert all(gain > 0 for gain in gains.values())
-            for name in re.split(r" [+−] ", part) if " / " not in part else ():
-                loss, _, condition = name.partition("@")
-                assert loss in (*claims.SEARCHES, functions.LOSS)
-                assert condition in {"", *known}
-
-
-PRINTED = {
-    "softmax": {"Softmax-loss", "N-Softmax", "N. Softmax"},
-    "softmax-mean-proxy": {"Ours"},
-    "mpa": {"MPA"},
-    "mpa-dw": {"MPA-DW"},
-    "mpa-ap": {"MPA-AP"},
-    "proxy-anchor": {"ProxyAnchor (our)", "Proxy-Anchor", "PrAnchor"},
-    "soft-triple": {"SoftTriple (our)", "SoftTriple"},
-    "proxy-nca-plus-plus": {"ProxyNCA++", "PrNCA++"},
-    "multi-similarity": {"Multi-Sim", "Multi-Sim."},
-    "cosface": {"CosFace"},
-    "hist": {"HIST"},
-    "euclidean-softmax-two-phases": {"Softmax (Eq. 4)", "Regular Softmax"},
-    "warp": {"Warped-Softmax", "Warped Softmax"},
-    "warp-off-first": {"Warped-Softmax", "Warped Softmax"},
-    "identity": {"t1 - t2 (Eq. 4)"},
-    "square": {"t1^2 - t2^2"},
-    "square-root": {"sqrt(t1) - sqrt(t2)"},
-    "power-1.5": {"t1^(3/2) - t2^(3/2)"},
-    **{f"times-{factor}": {f"{factor} t1 - t2"} for factor in ("0.97", "0.5", "1.1", "2.0")},
-    **{name: {"Eq. 7"} for name in ("warp-12", "warp-6", "warp-2")},
-}
-"""The methods of the papers' tables, by the names of losses and of functions of distance."""
-SETTINGS = {"K=1": "1", "one proxy": "1", "K=4": "4", "K=8": "8", "K=16": "16"}
-ALPHAS = {"warp-12": "50.0", "warp-6": "25.0", "warp-2": "7.75"}
-
-
-def printed(name: str, dataset: str, metric: str, kinds: Sequence[str]) -> dict[str, set[float]]:
-    """The printed values of a loss under a condition, by table."""
-    loss, _, condition = name.partition("@")
-    loss = condition if loss == "distance-functions" else loss
-    loss = "softmax" if condition == "no regularizer" else loss
-    values: dict[str, set[float]] = {}
-    for figure in published_figures(dataset=dataset):
-        if (
-            figure.method in PRINTED[loss]
-            and figure.metric == metric
-            and (condition not in kinds or figure.variant == condition)
-            and (condition not in SETTINGS or figure.settings == f"proxies_per_class={SETTINGS[condition]}")
-            and (loss not in ALPHAS or figure.settings.endswith(f"alpha={ALPHAS[loss]}"))
-            and not (condition == "corruptions" and figure.settings == "corruption=none")
-        ):
-            values.setdefault(figure.table, set()).add(figure.value)
-    if condition == "corruptions":
-        return {"IV": {statistics.fmean(values["IV"])}}
-    return values
-
-
-def test_the_gains_of_claims_are_those_of_the_papers_tables(claims: Any, script: Callable[[str], Any]) -> None:
-    kinds, keys, tested = script("reality").KINDS, {"CUB": "cub", "Cars196": "cars", "SOP": "sop"}, 0
-    for number, claim in claims.CLAIMS.items():
-        metric, digits = ("recall@1", 1) if claim.get("metric") == "corrupted" else (claim.get("metric"), 2)
-        for part, gains in claim["parts"].items():
-            for data, gain in gains.items():
-                if " + " in part:  # the lead on this data, whose classes have many images, less that on SOP
-                    loss = part.split(" + ")[0]
-                    leads = [
-                        (mine - theirs, table)
-                        for dataset in (keys[data], "sop")
-                        for table, values in printed(loss, dataset, metric, kinds).items()
-                        for mine in values
-                        for theirs in printed("proxy-anchor", dataset, metric, kinds).get(table, ())
-                    ]
-                    found = {round(many - few, digits) for many, _ in leads for few, table in leads if table == "6"}
-                else:
-                    plus, minus = (printed(name, keys[data], metric, kinds) for name in part.split(" − "))
-                    found = {
-                        round(one - other, digits)
-                        for table in plus.keys() & minus.keys()
-                        for one in plus[table]
-                        for other in minus[table]
-                    }
-                assert gain in found, (number, part, data)
-                tested += 1
-    assert tested > 100
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "gain", "verdict"),
-    [
-        (0.1, 0.3, None, "holds"),
-        (0.1, 0.3, 0.5, "holds"),  # less than the paper's, but above 0
-        (0.0, 0.3, None, "inconclusive"),
-        (-0.3, -0.1, None, "contradicted"),
-        (-0.3, 0.0, None, "inconclusive"),
-        (-0.3, 0.4, 0.5, "contradicted"),
-        (-0.3, 0.5, 0.5, "inconclusive"),
-    ],
-)
-def test_the_verdict_on_each_boundary(low: float, high: float, gain: float | None, verdict: str, claims: Any) -> None:
-    assert claims.decide(low, high, gain) == verdict
-
-
-@given(ends=st.tuples(st.floats(-5, 5), st.floats(-5, 5)), gain=st.one_of(st.none(), st.floats(0.01, 5)))
-def test_the_rule_follows_the_interval(ends: tuple[float, float], gain: float | None, claims: Any) -> None:
-    low, high = sorted(ends)
-    verdict = claims.decide(low, high, gain)
-    assert (verdict == "holds") == (low > 0)
-    if verdict == "inconclusive":
-        assert low <= 0 <= high
-        assert gain is None or gain <= high
-    if verdict == "contradicted":
-        assert low <= 0
-        assert claims.decide(low - 1, high - 1, gain) == "contradicted", "a smaller difference is no better"
-
-
-@given(
-    samples=st.lists(st.lists(st.integers(-20, 40), min_size=3, max_size=6).filter(lambda s: len({*s}) > 1), min_size=1)
-)
-def test_a_corrected_interval_excludes_0_where_holm_rejects(samples: list[list[float]], claims: Any) -> None:
-    p_values = [t_test(sample) for sample in samples]
-    for sample, level, p in zip(samples, claims.holm_levels(p_values), holm(p_values), strict=True):
-        assume(abs(p - 0.05) > 1e-9)
-        assert 0.05 / len(samples) <= level <= 0.05
-        assert t_interval(sample, confidence=1 - level).excludes_zero == (p < 0.05)
-
-
-def test_verdicts_of_runs(claims: Any, shared: Any, tmp_path: Path) -> None:
-    assert [row[-1] for row in claims.tables(tmp_path)["claims-counts.csv"].rows][:3] == [0, 0, 0]
-    known, base = shared.Kept(tmp_path / "cars-pretrained"), [0.5, 0.6, 0.55, 0.52]
-    gains = {
-        "softmax-mean-proxy": [0.1, 0.1001, 0.0999, 0.1],  # holds
-        "proxy-nca-plus-plus": [0.5, -0.5, 0.1, 0.1],  # inconclusive
-        "mpa-dw": [-0.1, -0.1001, -0.0999, -0.1],  # contradicted
-        "mpa": [0.0001, -0.0001, 0.0001, 0.0],  # contradicted by the gain of 0.7 points alone
-        "mpa-ap": [0.0] * 4,  # not tested, as the runs are the same
-    }
-    for loss in ("softmax", "proxy-anchor", "warp-off-first"):
-        keep(known, loss, base)
-    for loss, gain in gains.items():
-        keep(known, loss, [one + more for one, more in zip(base, gain, strict=True)])
-    keep(known, "hist", [0.4])  # one seed has no interval
-    tables = claims.tables(tmp_path)
-    fine_tuned = 3
-    verdicts = {str(row[0]).partition(": ")[2]: row[fine_tuned] for row in tables["claims.csv"].rows}
-    for words, verdict in (
-        ("The regulariser on the mean proxy raises Recall@1", "holds"),
-        ("The warp is above ProxyNCA++", "inconclusive"),
-        ("MPA-DW is above Proxy-Anchor by Recall@1", "contradicted"),
-        ("MPA is above Proxy-Anchor by Recall@1", "contradicted"),
-        ("MPA-AP is above Proxy-Anchor by Recall@1", "not tested"),
-        ("The warp is above HIST", "not tested"),
-        ("MPA-AP is the best of the family", "contradicted"),  # it is above MPA-DW, but not above MPA by 0.3 points
-    ):
-        assert [value for statement, value in verdicts.items() if statement.startswith(words)] == [verdict], words
-    counts = {row[0]: row[-1] for row in tables["claims-counts.csv"].rows}
-    assert sum(counts.values()) == len(claims.CLAIMS) * len(claims.SETTINGS)
-
-
-@pytest.mark.parametrize(("setting", "gains"), [("glyphs-small", [0.1, 0.2]), ("cars-pretrained", [0.4, 0.6])])
-def test_on_characters_losses_are_compared_with_the_norm(
-    setting: str, gains: list[float], claims: Any, shared: Any, tmp_path: Path
-) -> None:
-    known = shared.Kept(tmp_path / setting)
-    for condition in ("", "corruptions"):
-        keep(known, "warp-off-first", (0.8, 0.9), condition)
-        keep(known, "proxy-nca-plus-plus", (0.4, 0.3), condition)
-        keep(known, "proxy-nca-plus-plus-with-norm", (0.7, 0.7), condition)
-    found = [
-        claims.Comparison(tmp_path, number, part, setting)
-        for number, claim in claims.CLAIMS.items()
-        for part in claim["parts"]
-        if claim["layer_norm"] and "proxy-nca-plus-plus" in part
-    ]
-    assert [comparison.part.count("@corruptions") for comparison in found] == [0, 2]
-    assert found[0].values == pytest.approx(gains)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(claims.CLAIMS[found[1].number], "metric", "recall@1")
-        assert found[1].values == pytest.approx(gains)
-    assert ("both with layer norm" in found[1].name) == (setting == "glyphs-small")
-
-
-def test_repeated_searches_must_lead_to_the_same_verdict(claims: Any, shared: Any, tmp_path: Path) -> None:
-    known, base = shared.Kept(tmp_path / "cars-features"), [0.5, 0.6, 0.55, 0.52]
-    gain = [0.1, 0.1001, 0.0999, 0.1]
-
-    def verdict() -> list[object]:
-        tables = claims.tables(tmp_path)
-        (row,) = [row for row in tables["claims-numbers.csv"].rows if str(row[0]).startswith("A1:")]
-        (claim,) = [row for row in tables["claims.csv"].rows if str(row[0]).startswith("A1:")]
-        assert claim[2] == row[-1]
-        assert row[4] == len(base)
-        return [row[3], row[-1]]
-
-    for suffix in ("", "-search-2", "-search-3"):
-        keep(known, f"softmax{suffix}", base)
-        keep(known, f"softmax-mean-proxy{suffix}", [one + more for one, more in zip(base, gain, strict=True)])
-    assert verdict() == [3, "holds"]
-    keep(known, "softmax-mean-proxy-search-3", [one - more for one, more in zip(base, gain, strict=True)])
-    assert verdict() == [3, "inconclusive"]
-    (known.folder / "runs" / "softmax-search-3.csv").unlink()
-    assert verdict() == [3, "inconclusive"], "a loss that was searched once is compared with each search of the other"
-    keep(known, "softmax-mean-proxy-search-3", [one + more for one, more in zip(base, gain, strict=True)])
-    assert verdict() == [3, "holds"]
-
-
-def test_runs_of_different_searches_are_not_mixed(claims: Any, shared: Any, tmp_path: Path) -> None:
-    known = shared.Kept(tmp_path / "cars-features")
-    for name, condition, values in (
-        ("mpa", "", [0.8, 0.9]),
-        ("mpa-search-2", "", [0.6, 0.6]),
-        ("mpa", "one proxy", [0.7, 0.7]),
-    ):
-        keep(known, name, values, condition)
-    part = "mpa − mpa@one proxy"
-    number = next(number for number, claim in claims.CLAIMS.items() if part in claim["parts"])
-    compared = claims.Comparison(tmp_path, number, part, "cars-features")
-    assert compared.values == pytest.approx([0.1, 0.2])
-    assert compared.searched_again == [], "the second search has no run with one proxy"
-
-
-def test_a_lead_that_grows_pairs_the_seeds_that_all_runs_have(claims: Any, shared: Any, tmp_path: Path) -> None:
-    known = shared.Kept(tmp_path / "cars-pretrained")
-    keep(known, "mpa-ap", [0.8, 0.9, 0.7])
-    keep(known, "proxy-anchor", [0.5, 0.5, 0.5])
-    keep(known, "mpa-ap", [0.4, 0.5], "3 images")
-    keep(known, "proxy-anchor", [0.3, 0.3], "3 images")
-    (number,) = [number for number, claim in claims.CLAIMS.items() if claim["claim"].startswith("MPA-AP is superior")]
-    (part,) = claims.CLAIMS[number]["parts"]
-    comparison = claims.Comparison(tmp_path, number, part, "cars-pretrained")
-    assert comparison.values == pytest.approx([0.2, 0.2])
-    assert comparison.name.startswith("mpa-ap + proxy-anchor (3 images) − ")
-
-
-def test_the_ratio_of_spreads_is_compared_with_1(claims: Any, shared: Any, tmp_path: Path) -> None:
-    known = shared.Kept(tmp_path / "omniglot")
-    for place, loss in enumerate(("softmax", "mpa", "proxy-anchor", "hist")):
-        recalls = {0: 0.5, 1: 0.5 + 0.02 * min(place, 2) + 0.1}  # the last two are the same runs
-        known.keep_runs(loss, {"recall@1": recalls, "map@r": {}, "ndcg@8": {0: 0.4, 1: 0.41}})
-    (row,) = [row for row in claims.tables(tmp_path)["claims-numbers.csv"].rows if "spread" in str(row[0])]
-    logs = [math.log(10), math.log(12), math.log(14)]
-    assert row[4:6] == [3, f"{math.exp(statistics.fmean(logs)):.2f}"]
-
-
-def test_centres_and_reality_checks_are_read(claims: Any) -> None:
-    cells = {}
-    for path in (FOLDER / "kept" / "makers" / "runs").glob("mpa-k*.csv"):
-        with path.open(encoding="utf-8", newline="") as file:
-            cells[path.stem] = [*csv.DictReader(file)]
-    one = cells.pop("mpa-k1-drawn")
-    best = max(cells.values(), key=lambda rows: statistics.fmean(float(row["validation"]) for row in rows))
-    for name, rows in (("mpa@one proxy", one), ("mpa@several proxies", best)):
-        expected = {int(row["seed"]): float(row["recall@1"]) for row in rows}
-        assert claims.read(FOLDER / "kept", "cars-features", "centres", name, "recall@1") == expected
-    assert claims.read(FOLDER / "kept", "omniglot", "centres", "mpa@one proxy", "recall@1") == {}
-    assert len(claims.read(FOLDER / "kept", "cars-features", "reality check", "warp@complete", "map@r")) == 10
 
 
 def test_a_configuration_is_near_what_a_search_found(script: Callable[[str], Any], shared: Any) -> None:

@@ -7,6 +7,7 @@ of them. The searches were made by programs of an older commit, see README.md.
 """
 
 import csv
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -369,9 +370,16 @@ def corrected_table(columns: Sequence[str], rows: Sequence[tuple[Sequence[object
 
 
 def keep_table(table: Table, path: Path, command: str) -> None:
-    """Write a table as CSV, and print it as Markdown for the documentation."""
+    """Write a table as CSV, and as Markdown, with its command and commit, to the pages that have a mark for it."""
     describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=8", "--exclude=*"]
     commit = subprocess.run(describe, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
     write_text(path, table.text("csv") + "\n")
     place = f"`python docs/experiments/{command}`, at commit {commit or 'unknown'}"
-    print(f"<!-- table: {path.name} -->\n{place}:\n\n{table.text('markdown')}\n")
+    shown = f"<!-- table: {path.name} -->\n{place}:\n\n{table.text('markdown')}\n"
+    print(shown)
+    if path.parent.resolve() == HERE:
+        block = re.compile(rf"<!-- table: {re.escape(path.name)} -->\n(?:(?!<!--)[^|\n].*\n|\n)+(?:\|.*\n)+")
+        for page in HERE.parent.rglob("*.md"):
+            text = page.read_text(encoding="utf-8")
+            if (written := block.sub(lambda _: shown, text)) != text:
+                write_text(page, written)

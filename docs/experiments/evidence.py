@@ -119,7 +119,7 @@ class Runner:
 
     def seeds_of(self, number: str, part: str, dataset: str, gains: Mapping[str, float]) -> int:
         """Return the number of seeds that finds the smallest gain of the paper, but at least 0.7 points."""
-        kept = claims.Comparison(self.kept, number, part, dataset).values
+        kept = claims.Difference(self.kept, number, part, dataset, gains).values[0]
         effect = max(paired.EFFECT, min(gains.values(), default=0))
         return min(max(needed(100 * statistics.stdev(kept), effect), FEWEST), MOST)
 
