@@ -345,7 +345,7 @@ def open_storage(url: str) -> RDBStorage:
             raise _failed(url, error) from error
         raise UserError(
             f"The storage {without_password(url)} cannot be opened ({_reason(error)}): give an Optuna storage URL, "
-            "such as sqlite:///study.db or postgresql://USER@HOST/NAME."
+            "such as sqlite:///study.db or postgresql+psycopg://USER@HOST/NAME."
         ) from error
     if is_sqlite:
         # SQLite has no row locks, so that two processes could take the same waiting trial. Therefore every transaction
