@@ -17,6 +17,7 @@ from proxemic import train
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
+from proxemic.studies.statistics import power
 from proxemic.tables import Table
 
 DOCS = Path(__file__).parents[1] / "docs"
