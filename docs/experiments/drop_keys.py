@@ -22,6 +22,7 @@ GONE: Mapping[str, object] = {
     "training.interpolate": [],
     "training.class_balance": None,
     "vectors.mix": None,
+    "features": {"cache": False, "copies": None, "folder": None},
 }
 """The keys that were removed, by dotted names, with their defaults."""
 

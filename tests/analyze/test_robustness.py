@@ -31,7 +31,7 @@ def evaluated(run: FinishedRun, metric: str, corruption: Corruption | None) -> f
     """The metric of one run alone, step by step."""
     images, preprocessing = run.test, run.recipe.images
     if corruption is not None:
-        images = replace(images, pixels=CorruptedPixels(images.pictures, corruption, preprocessing))
+        images = images.with_pixels(CorruptedPixels(images.pictures, corruption, preprocessing))
         preprocessing = replace(preprocessing, resize=None)
     embeddings = embed_images(run.model, images, preprocessing, batch_size=5)
     return evaluate_embeddings(embeddings, images, run.recipe.evaluation)[metric]

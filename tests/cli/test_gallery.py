@@ -193,7 +193,7 @@ def test_damage_is_still_found_after_a_change(shelf: Path, tmp_path: Path, here:
     path.write_bytes(content)
     told = here("gallery", "verify", shop)
     assert told.returncode == 1
-    assert told.stdout.startswith(f"{path} is damaged (its checksum is another)")
+    assert told.stdout.startswith(f"{path} is damaged (the checksum of")
     write_folder(tmp_path / "more", classes=10, images=EACH, size=SIZE)
     here("gallery", "add", shop, tmp_path / "more")
     assert here("gallery", "verify", shop).returncode == 1

@@ -235,8 +235,8 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
         assert history(run) == list(range(1, 21))
         # Only the first start was from the beginning: the first epoch took the seconds that it took then.
         assert (run / "history.csv").read_text().splitlines()[1] == first_rows[name]
-        # A log of each start, and hparams.yaml; a worker that seemed dead on a busy machine has started once more.
-        assert len([*(run / "logs" / "tensorboard" / "version_0").iterdir()]) >= starts + 1
+        # A log of each start; a worker that seemed dead on a busy machine has started once more.
+        assert len([*(run / "logs" / "tensorboard" / "version_0").iterdir()]) >= starts
 
 
 def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here: Here) -> None:

@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_said_or_left_out(saved: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match="image is an array of float64"):
         embedder.embed([np.zeros((4, 4))])
     for settings in ({"batch_size": 0}, {"workers": -1}):
-        with pytest.raises(ValueError, match=r"(batch_size|workers) is .*, but must be [10] or more"):
+        with pytest.raises(ValueError, match=r"(batch_size|workers) is .*, but must be (at least 1|from 0)"):
             embedder.embed(PICTURES, **settings)
 
 

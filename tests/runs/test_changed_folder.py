@@ -97,7 +97,6 @@ def test_images_where_flags_of_other_data_are_given(changed: Path, here: Here) -
     assert_refused(here("evaluate", run, "--data.root", other, *join), ["--new-images"])
     assert_refused(here("evaluate", run, "--split", "all", *join), ["--new-images"])
     assert_refused(here("calibrate", run, "--data.root", other, *join), ["new_images"])
-    assert_refused(here("report", other, *join), ["--new-images"])
 
 
 def test_runs_begun_with_other_splits_are_not_compared(begun: Path, tmp_path: Path, here: Here) -> None:

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.cpu
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache."""
     monkeypatch.setenv("PROXEMIC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("PROXEMIC_CACHE_GB")
+    monkeypatch.setenv("PROXEMIC_CACHE_GB", "10")
     monkeypatch.setattr(kept, "_SECONDS", 0)  # each batch is a block
     return tmp_path / "cache"
 
@@ -199,9 +199,9 @@ embedder = Embedder.load(sys.argv[1])
 embedder.network  # loaded
 from proxemic.data import ImageSet
 from proxemic.data.pixels import FilePixels
-for part in embedder.embed_readable(FilePixels(sorted(Path(sys.argv[2]).rglob("*.png"))), batch_size=1):
-    print(len(part), flush=True)
-    time.sleep(0.4)
+pictures = FilePixels(sorted(Path(sys.argv[2]).rglob("*.png")))
+for number, _ in enumerate(embedder.embed_readable(pictures, batch_size=1)):
+    time.sleep(0.4 if number < 4 else 600)
 """
 
 

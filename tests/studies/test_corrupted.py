@@ -15,7 +15,8 @@ from proxemic.studies import corrupted
 from proxemic.studies.corrupted import check_same_test
 from proxemic.training import EvaluationConfig
 
-IMAGES = ImageSet.from_names(ArrayPixels(np.zeros((4, 8, 8), dtype=np.uint8)), ["a", "b", "a", "b"])
+PIXELS, NAMES = ArrayPixels(np.zeros((4, 8, 8), dtype=np.uint8)), ["a", "b", "a", "b"]
+IMAGES = ImageSet.from_names(PIXELS, NAMES)
 ASKS = torch.tensor([True, False, True, False])
 
 
@@ -45,7 +46,7 @@ def test_clusters_are_sought_only_for_the_metrics_of_them(
     [
         {"class_names": ("a", "c")},
         {"labels": torch.tensor([0, 1, 1, 0])},
-        {"is_query": ASKS, "is_gallery": ~ASKS},
+        {"rows": ImageSet.from_names(PIXELS, NAMES, ASKS, ~ASKS).rows},
     ],
 )
 def test_runs_on_other_classes_labels_or_roles_are_refused(changes: dict[str, Any]) -> None:

@@ -78,6 +78,11 @@ class Embedded:
         return replace(self, embeddings=self.embeddings[order], places=np.array(self.places)[order].tolist())
 
 
+def _check_precision(precision: str) -> None:
+    if precision not in get_args(EvaluationPrecision):
+        raise ValueError(f"precision is {precision!r}, but must be {' or '.join(get_args(EvaluationPrecision))}.")
+
+
 class Embedder:
     """A network that embeds pictures, with the preprocessing of its images.
 
@@ -117,9 +122,7 @@ class Embedder:
     ) -> None:
         if not isinstance(model, nn.Module) or not (isinstance(transform, AnyPreprocessing) or callable(transform)):
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
-        if precision not in get_args(EvaluationPrecision):
-            allowed = " or ".join(get_args(EvaluationPrecision))
-            raise ValueError(f"precision is {precision!r}, but must be {allowed}.")
+        _check_precision(precision)
         self.model = model.eval()
         self.source = self
         self.head = None
@@ -169,6 +172,7 @@ class Embedder:
             ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
         """
         path = model_path(path)
+        _check_precision(precision)  # here, too, as the network is loaded only if a picture must be embedded
         facts: dict[str, Any] = {"path": path.absolute(), "precision": precision}
         if path.suffix.lower() == ONNX:
             model, preprocessing, usage, file = read_onnx_model(path)
