@@ -58,9 +58,9 @@ def open_gallery(
     embedder = Embedder.load(named)
     rows = gather([listed], embedder, embedder.distance, **reading)
     assert rows.embeddings is not None
-    if count := embedder.source.computed:
-        known = len(rows) + len(rows.unreadable) - count
-        report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
+    count = embedder.source.computed
+    known = max(len(rows) - count, 0)
+    report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
     for note in rows.notes:
         report(note)
     for name, why in rows.unreadable.items():
