@@ -1,9 +1,14 @@
 """Imports change no global state, and import no more than they need."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from images import write_folder
+from shelves import write_model
 
 # Import other libraries first: their changes of global state do not count.
 CODE = """
@@ -84,3 +89,31 @@ imports_none("lightning", "torchmetrics")
 def test_galleries_recipes_and_analyses_import_no_more_than_they_need() -> None:
     done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+SEARCH = """
+import os, sys
+
+listed = []
+sys.addaudithook(lambda event, args: listed.append(os.fspath(args[0])) if event == "os.scandir" else None)
+from proxemic.cli import main
+
+main(sys.argv[1:])
+photos = sys.argv[2]
+assert sorted(folder for folder in listed if folder.startswith(photos)) == [
+    photos, f"{photos}/class 00", f"{photos}/class 01"
+]
+unwanted = {"lightning", "matplotlib", "pandas", "rich", "scipy", "sklearn", "timm", "torchvision", "transformers"}
+unwanted |= {"proxemic.analysis", "proxemic.losses", "proxemic.recipes.reader", "proxemic.studies", "proxemic.training"}
+assert not unwanted & {*sys.modules}, unwanted & {*sys.modules}
+"""
+
+
+def test_a_second_search_lists_the_folder_once_and_imports_nothing_heavy(tmp_path: Path) -> None:
+    photos, model = write_folder(tmp_path / "photos", classes=2, images=2), write_model(tmp_path / "model")
+    asked = ["search", str(photos), str(photos / "class 00" / "0.png"), "--model", str(model), "--format", "json"]
+    for code in ("from proxemic.cli import main; import sys; main(sys.argv[1:])", SEARCH):
+        command = [sys.executable, "-c", code, *asked]
+        environment = os.environ | {"PROXEMIC_CACHE": str(tmp_path / "cache"), "PROXEMIC_CACHE_GB": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr

@@ -17,9 +17,9 @@ TESTS = ROOT / "tests"
 
 # Modules beside the rooms, which every room may import and which import only each other.
 COMMON = {
-    "addresses", "allocator", "arguments", "arrays", "caches", "conditions", "errors", "extras", "files",
-    "image_formats", "lazy", "locks", "outputs", "plots", "precision", "ranges", "safe_path", "spelling", "tables",
-    "threads", "typed_json",
+    "addresses", "allocator", "arguments", "arrays", "arrow", "caches", "conditions", "errors", "extras",
+    "files", "image_formats", "lazy", "locks", "outputs", "plots", "precision", "ranges", "safe_path",
+    "spelling", "tables", "threads", "typed_json",
 }  # fmt: skip
 # Which rooms a room may import, within functions too.
 ROOMS = {

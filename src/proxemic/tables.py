@@ -16,10 +16,6 @@ from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import printable, spreadsheet_cell, write_text
 
-with optional_dependency("train"):
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
 Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: dict[str, Format] = {".json": "json", ".csv": "csv", ".md": "markdown"}
 """The format of a file by the suffix of its name."""
@@ -153,6 +149,10 @@ def terminal_text(tables: Sequence[Table]) -> str:
 
     Lines are wrapped only if the output is a terminal.
     """
+    with optional_dependency("train"):  # imported for people alone, not for CSV and JSON
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
     layouts = [[[row[place] for row in table.cells] for place in range(len(table.columns))] for table in tables]
     root = _common_folder([path for columns in layouts for column in columns if _are_paths(column) for path in column])
     texts = []

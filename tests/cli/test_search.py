@@ -1,6 +1,7 @@
 """``proxemic search``, as it is typed."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,10 +17,10 @@ def test_one_picture(shelf: Path, tmp_path: Path) -> None:
     words = ["search", "shop", "photos/class 02/1.png", "-k", "3", "--html", tmp_path / "a.html", "--png"]
     result = warm_proxemic(*words, tmp_path / "a.png", cwd=shelf)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.splitlines() == [
-        "Searching shop",
-        *(f"{tmp_path}/a.{end} shows them" for end in ("html", "png")),
-    ]
+    first, timed, *sheets = result.stderr.splitlines()
+    assert first == "Searching shop"
+    assert re.fullmatch(r"Searched \d+ vectors in \d+\.\d seconds", timed)
+    assert sheets == [f"{tmp_path}/a.{end} shows them" for end in ("html", "png")]
     rows = [line for line in result.stdout.splitlines() if "│" in line]
     assert len(rows) == 3
     assert "0.0000" in rows[0]

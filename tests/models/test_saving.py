@@ -59,6 +59,23 @@ def test_the_same_embeddings_in_a_fresh_process(tmp_path: Path) -> None:
     assert json.loads(found.stdout) == expected
 
 
+def test_loading_draws_no_values_that_the_file_replaces(tmp_path: Path) -> None:
+    save_model(tmp_path, build_model(ModelConfig("resnet10t", 8)), {})
+    before = torch.get_rng_state()
+    load_model(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_tensors_that_are_not_in_the_file_are_computed(tmp_path: Path) -> None:
+    """The relative positions of a Swin transformer."""
+    small = {"embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2)}
+    model = build_model(ModelConfig("swin_tiny_patch4_window7_224", 8, backbone_args=small)).eval()
+    assert {*dict(model.named_buffers())} - {*model.state_dict()}
+    save_model(tmp_path, model, {})
+    images = torch.linspace(-1, 1, 3 * 224 * 224).reshape(1, 3, 224, 224)
+    assert torch.equal(load_model(tmp_path)[0](images), model(images))
+
+
 def test_saving_again_replaces(tmp_path: Path, model: EmbeddingModel) -> None:
     save_model(tmp_path, model, {"version": 1})
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from proxemic.cli.derive import options_of
 from proxemic.cli.notes import say, say_unreadable
 from proxemic.conditions import read_conditions
 from proxemic.errors import UserError
+from proxemic.tables import counted
 
 _TOKEN = "PROXEMIC_TOKEN"
 _INTERRUPTED = 130  # as a shell reports Ctrl-C
@@ -207,6 +209,7 @@ def search(
         if path is not None and path.suffix.lower() != ending:
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
     say("Searching", gallery)
+    began = time.perf_counter()  # importing torch is part of the wait
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
     from proxemic.retrieval.contact_sheet import check_sheet
 
@@ -219,6 +222,7 @@ def search(
         lacking = "no pictures that meet the conditions" if len(opened) else "no pictures: add some first"
         say(f"{opened.store.address} has {lacking}")
     print(result.text(format))
+    say(f"Searched {counted(len(opened), 'vector')} in {time.perf_counter() - began:.1f} seconds")
     for path in filter(None, sheets.values()):
         write_contact_sheet(result, path)
         say(f"{path} shows them")

@@ -43,8 +43,9 @@ def roots_of(paths: Iterable[Path | str], roots: Sequence[str] = ()) -> tuple[st
     """Return the roots, and the folders of pictures outside them; if there are many folders, their parents."""
     folders = {_parent(path) for path in paths if isinstance(path, str)}
     local = [path for path in paths if isinstance(path, Path)]
-    folders |= {_real(folder) for folder in {path.parent for path in local}}
-    folders |= {_parent(_real(path)) for path in local if path.is_symlink()}
+    folders |= {_real(folder) for folder in {os.path.dirname(path) for path in local}}  # noqa: PTH120
+    # pathlib takes twice as long, which shows with 100,000 pictures.
+    folders |= {_parent(_real(path)) for path in local if os.path.islink(path)}  # noqa: PTH114
     while True:
         folders = {folder for folder in folders if not _has_prefix(folder, roots)}
         lifted = {_parent(folder) for folder in folders}

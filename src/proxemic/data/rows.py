@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
+from proxemic.arrow import as_numbers, as_texts
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
 from proxemic.spelling import canonical
@@ -204,7 +205,7 @@ class Rows:
         chosen = np.asarray(order, np.int64)
         return replace(
             self,
-            columns=self.columns.take(pa.array(chosen)) if self.columns.num_columns else self.columns,
+            columns=self.columns.take(as_numbers(chosen)) if self.columns.num_columns else self.columns,
             pixels=None if self.pixels is None else self.pixels.select(chosen),
             embeddings=None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)],
             places=self.places and self.places._replace(numbers=self.places.numbers[chosen]),
@@ -252,13 +253,13 @@ def join_spellings(rows: Rows, source: object) -> Rows:
         ]
         if joined and name not in _VALUES:
             notes.append(f"{source}: {name} has texts that look the same, each taken as one: {first_few(joined)}.")
-        different = pa.array([form or None for form in spelt], pa.string())
+        different = as_texts([form or None for form in spelt])
         columns[name] = pa.chunked_array([different.take(chunk.indices) for chunk in encoded.chunks], pa.string())
     return replace(rows, columns=pa.table(columns), notes=tuple(notes))
 
 
 def _as_array(texts: Sequence[str | None]) -> pa.Array:
     try:
-        return pa.array(texts, pa.string())
+        return as_texts(texts)
     except UnicodeEncodeError:  # names of files that are not UTF-8
-        return pa.array([text and readable(text) for text in texts], pa.string())
+        return as_texts([text and readable(text) for text in texts])

@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from proxemic.addresses import TRANSFORMERS
@@ -182,14 +182,19 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
     try:
         weights_file.open("rb").close()  # safetensors reports a file without read permission as missing
-        _check_shapes(read_shapes(weights_file), build, config.backbone_name, weights_file)
+        unfilled = _build_unfilled(build)
+        if unfilled is not None:
+            _check_shapes(read_shapes(weights_file), unfilled, config.backbone_name, weights_file)
         weights = weights_file.read_bytes()
         tensors = safetensors.torch.load(weights)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{weights_file} is not readable as safetensors: {error}") from error
     if hashlib.sha256(weights).hexdigest() != description.sha256:
         raise ValueError(f"{weights_file} is not the file that {file} describes; save the model again")
-    model = build()
+    if unfilled is not None and config.custom_backbone is None and _is_filled_by_state(unfilled):
+        model = unfilled.to_empty(device="cpu")
+    else:
+        model = build()
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
@@ -274,13 +279,27 @@ def _read_network(file: Path, config: ModelConfig, network: Mapping[str, Any]) -
     return OnnxBackbone(content, config)
 
 
-def _check_shapes(shapes: Mapping[str, list[int]], build: Callable[[], EmbeddingModel], name: str, file: Path) -> None:
-    """Raise `ValueError` if the network has other tensors, before memory for it is allocated."""
+def _build_unfilled(build: Callable[[], EmbeddingModel]) -> EmbeddingModel | None:
+    """Build a network without memory for its tensors; return None if its constructor computes with values."""
     try:
         with torch.device("meta"), _Unfilled():
-            needed = shapes_of(build().state_dict())
+            return build()
     except (NotImplementedError, RuntimeError):
-        return  # the constructor computes with values; load_state_dict will compare the shapes
+        return None
+
+
+def _is_filled_by_state(model: EmbeddingModel) -> bool:
+    """Return whether each tensor of a network is in its state, under one name."""
+    state = model.state_dict(keep_vars=True)
+    parts = [*model.modules()]
+    tensors = [*model.parameters(), *model.buffers(), *(value for part in parts for value in vars(part).values())]
+    owned = {id(value) for value in tensors if isinstance(value, Tensor)}
+    return len(owned) == len(state) and owned == {*map(id, state.values())}
+
+
+def _check_shapes(shapes: Mapping[str, list[int]], model: EmbeddingModel, name: str, file: Path) -> None:
+    """Raise `ValueError` if the network has other tensors than the file."""
+    needed = shapes_of(model.state_dict())
     if wrong := sorted(key for key in needed.keys() | shapes.keys() if needed.get(key) != shapes.get(key)):
         raise ValueError(
             f"{file} does not fit {name}: {wrong[0]} has shape {shapes.get(wrong[0], 'none')} but must have "

@@ -3,9 +3,11 @@
 `Embedder` turns pictures into vectors; `Gallery` stores them with their metadata in a folder, PostgreSQL or Milvus.
 """
 
-from proxemic.extras import optional_dependency
+from typing import TYPE_CHECKING
 
-with optional_dependency("train"):
+from proxemic.lazy import lazy_names
+
+if TYPE_CHECKING:
     from proxemic.data.rows import Rows as Pictures
     from proxemic.data.sources.listing import list_pictures
     from proxemic.retrieval.backup import export_gallery, import_gallery
@@ -74,3 +76,5 @@ __all__ = [
     "whitened_head",
     "write_contact_sheet",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

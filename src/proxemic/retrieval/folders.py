@@ -11,12 +11,11 @@ import numpy as np
 
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.caches import cache_folder
-from proxemic.data.sources.listing import absolute, files_below
-from proxemic.image_formats import is_picture_name
+from proxemic.data.sources.listing import absolute, list_folder
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.saving import read_description
 from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import gather, open_sources
+from proxemic.retrieval.embedding import gather
 from proxemic.retrieval.gallery import SAMPLE, Gallery, as_stored
 from proxemic.retrieval.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.items import make_items
@@ -51,16 +50,17 @@ def open_gallery(
         UserError: If there is neither a gallery nor a folder of pictures, or the model cannot be loaded.
     """
     folder = Path(address)
-    is_gallery = (folder / GALLERY_FILE).is_file()
-    if is_gallery or not (folder.is_dir() and any(map(is_picture_name, files_below(folder, {})))):
+    is_plain = folder.is_dir() and not (folder / GALLERY_FILE).is_file()
+    listed = list_folder(folder) if is_plain else None
+    if not listed:
         return Gallery.open(address, model)
     named = os.fspath(model or DEFAULT_MODEL)
     embedder = Embedder.load(named)
-    rows = gather(open_sources(folder), embedder, embedder.distance, **reading)
+    rows = gather([listed], embedder, embedder.distance, **reading)
     assert rows.embeddings is not None
-    if count := embedder.source.computed:
-        known = len(rows) + len(rows.unreadable) - count
-        report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
+    count = embedder.source.computed
+    known = max(len(rows) - count, 0)
+    report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
     for note in rows.notes:
         report(note)
     for name, why in rows.unreadable.items():

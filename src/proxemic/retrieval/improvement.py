@@ -9,7 +9,6 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from proxemic.losses import NormalizedSoftmaxLoss
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_components, build_model
 from proxemic.models.heads import begin_at_components_of
@@ -95,6 +94,8 @@ def trained_head(
     >>> trained_head(whitened_head(rows), rows, labels)(rows).shape
     torch.Size([20, 4])
     """
+    from proxemic.losses import NormalizedSoftmaxLoss  # which a search does not need
+
     head = deepcopy(start)
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from proxemic.arrow import as_texts
 from proxemic.data.rows import NAMES, Rows
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
@@ -79,5 +80,5 @@ def matching(table: pa.Table, conditions: Mapping[str, Sequence[str | None]]) ->
     for name, values in conditions.items():
         # Rows that are older than a column have no value in it.
         column: Any = table[name] if name in table.column_names else pa.nulls(len(table), pa.string())
-        mask &= is_in(column, value_set=pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+        mask &= is_in(column, value_set=as_texts(values)).to_numpy(zero_copy_only=False)
     return mask

@@ -22,6 +22,7 @@ from typing import Self
 
 import numpy as np
 from jaxtyping import Float32, Int64
+from tqdm import tqdm
 
 from proxemic.caches import cache_folder
 from proxemic.data.pixels import FilePixels
@@ -110,7 +111,8 @@ class KeptVectors:
             places = range(len(keys))
             unknown = [place for place in places if not _fill(found, place, map(look_up, keys.of_file(place)))]
             copied, misses = list[int](), 0
-            for place in unknown if blocks else ():
+            reading = tqdm(unknown if blocks else (), "looking up", unit="image", leave=False, disable=None, delay=2)
+            for place in reading:
                 is_known = _fill(found, place, map(look_up, keys.of_content(place)))
                 copied += [place] * is_known
                 misses = 0 if is_known else misses + 1

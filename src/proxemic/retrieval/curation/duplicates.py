@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float32, Int64
 from PIL import Image
 from torch import Tensor
+from tqdm import tqdm
 
 from proxemic.data.reading import cut_thin
 from proxemic.metrics import Distance, pair_distances
@@ -161,7 +162,8 @@ def near_matches(
     kind: Kind = "mirrored" if mirror else "near"
     matches: list[Match] = []
     step = max(1, _CELLS // len(rows))
-    for begin in range(0, len(rows), step):
+    begins = range(0, len(rows), step)
+    for begin in tqdm(begins, "looking for copies", unit="block", leave=False, disable=None, delay=2):
         part = looks[begin : begin + step]
         alike = part @ ordered[: begin + len(part)].T
         alike[torch.arange(alike.shape[1]) >= torch.arange(begin, begin + len(part))[:, None]] = -1.0

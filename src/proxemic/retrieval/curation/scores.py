@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Float32, Int64, Shaped
 from torch import Tensor
+from tqdm import tqdm
 
 from proxemic.metrics import Distance, nearest_neighbours
 from proxemic.metrics.arrays import as_integers, take_arrays
@@ -118,15 +119,22 @@ def nearest_others(
     x: Float32[Tensor, "rows dim"], k: int, distance: Distance, copies: Int64[Tensor, " rows"] | None = None
 ) -> tuple[Float32[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
     """Find the k rows nearest to each row, without itself and its copies, filled up with infinity and -1."""
-    return nearest_neighbours(
-        x,
-        x,
-        k=k,
-        distance=distance,
-        exclude=torch.arange(len(x)),
-        query_sequences=copies,
-        gallery_sequences=copies,
-    )
+    parts = []
+    with tqdm(total=len(x), desc="comparing vectors", unit="row", leave=False, disable=None, delay=2) as bar:
+        for rows in torch.arange(len(x)).split(_AT_ONCE):
+            found = nearest_neighbours(
+                x[rows],
+                x,
+                k=k,
+                distance=distance,
+                exclude=rows,
+                query_sequences=None if copies is None else copies[rows],
+                gallery_sequences=copies,
+            )
+            parts.append(found)
+            bar.update(len(rows))
+    distances, places = zip(*parts, strict=True)
+    return torch.cat(distances), torch.cat(places)
 
 
 _COMPARED = 5  # nearest rows whose distances are averaged

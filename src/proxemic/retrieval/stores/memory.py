@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Int64
 
+from proxemic.arrow import as_numbers
 from proxemic.errors import UserError
 from proxemic.retrieval.items import Where, check_where, matching
 from proxemic.retrieval.stores.arrays import Arrays
-from proxemic.retrieval.stores.database import as_numbers
 from proxemic.retrieval.stores.store import GalleryInfo, IndexKind, Neighbours, QueryRows, RowIds, Store, VectorRows
 
 
