@@ -193,7 +193,7 @@ def search(
 ) -> None:
     """Find the pictures of a gallery that are nearest to other pictures, or to a text.
 
-    For a plain folder of pictures, a gallery is created in the user's cache first, and updated in later searches.
+    A plain folder of pictures needs no gallery: its vectors are kept in the user's cache (proxemic cache).
     Queries are pictures, vectors or texts. Unreadable queries are listed; the exit code is 2 if no query is readable.
 
     Args:
