@@ -98,7 +98,7 @@ def test_every_loss_has_its_formula_and_picture(site: Path, pages: dict[Path, El
 
 def test_files_beside_docs_are_pages(site: Path, pages: dict[Path, Elements]) -> None:
     assert "security.html" in pages[site / "architecture.html"].links
-    assert "../files/src/proxemic/analysis/gradient_fields.py.html" in pages[site / "losses" / "index.html"].links
+    assert "../files/src/proxemic/analysis/gradient_fields.py.html" in pages[site / "losses" / "arguments.html"].links
     code = (site / "files/src/proxemic/analysis/gradient_fields.py.html").read_text(encoding="utf-8")
     assert "plot_gradient_field" in code
 

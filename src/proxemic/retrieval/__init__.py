@@ -5,7 +5,13 @@
 
 from typing import TYPE_CHECKING
 
+from proxemic.extras import optional_dependency
 from proxemic.lazy import lazy_names
+
+with optional_dependency("train"):  # so that without the extra each module below is one sentence
+    import PIL  # noqa: F401
+    import platformdirs  # noqa: F401
+    import pyarrow  # noqa: F401
 
 if TYPE_CHECKING:
     from proxemic.data.rows import Rows as Pictures
