@@ -217,11 +217,16 @@ def test_what_cannot_be_improved_is_refused(shop: Path, tmp_path: Path, here: He
 
 
 FAST = """
-import sys
+import sys, time
+import proxemic.retrieval.improved_gallery as improved
 import proxemic.retrieval.improvement as improvement
-from proxemic.retrieval import improve_gallery
 improvement._LEAST_STEPS = 1
-improve_gallery(*sys.argv[1:])
+features = improved.iterate_features
+def slowly(gallery):
+    time.sleep(0.3)  # in which the process is killed
+    yield from features(gallery)
+improved.iterate_features = slowly
+improved.improve_gallery(*sys.argv[1:])
 """
 
 
