@@ -125,7 +125,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
     embeddings = torch.from_numpy(np.concatenate(vectors))
     picture = partial(picture_at, names, gallery.store.roots)
     calibration = None
-    with suppress(UserError):  # there is none
+    with suppress(UserError):  # it has no calibration
         calibration = gallery.read_calibration()
     return Judged(name, "all", embeddings, images, config, picture, embedder=embedder, calibration=calibration)
 

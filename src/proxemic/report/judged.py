@@ -201,7 +201,7 @@ def _judged(
         embedder = Embedder(run.model, run.recipe.images, distance=config.distance, path=run.path)
     picture = partial(picture_of, images)
     calibration = None
-    with suppress(UserError):  # there is none
+    with suppress(UserError):  # it has no calibration
         calibration = Calibration.read(run.path, read_checksum(run.path))
     return Judged(run.name, split, embeddings, images, config, picture, before, run, others, embedder, calibration)
 
