@@ -53,7 +53,7 @@ if "CI" in os.environ:
 # The files whose tests take longest come first, that of Ray above all, which mostly waits, so that the workers end at
 # about the same time.
 LONGEST = (
-    "tests/retrieval/test_ray_stage.py",
+    "tests/retrieval/vectors/test_ray_stage.py",
     "tests/runs/test_library_preprocessing.py",
     "tests/report/test_pictured_map.py",
     "tests/retrieval/exporting",

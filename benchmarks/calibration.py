@@ -30,9 +30,9 @@ from measure import command, print_header, print_row
 from proxemic.data.embeddings import read_embeddings
 from proxemic.data.rows import Rows
 from proxemic.retrieval import Gallery, embed_to_file, improve_gallery, whitened_head
-from proxemic.retrieval.calibration import Strangers, find_strangers, read_gallery
-from proxemic.retrieval.heads import create_with_head
-from proxemic.retrieval.items import make_items
+from proxemic.retrieval.galleries.items import make_items
+from proxemic.retrieval.searching.calibration import Strangers, find_strangers, read_gallery
+from proxemic.retrieval.vectors.heads import create_with_head
 
 RATES = (0.1, 0.01)
 SAMPLE = 4096  # rows of which `gallery create` learns whitening

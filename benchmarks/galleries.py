@@ -26,8 +26,8 @@ from torch.nn.functional import normalize
 
 from measure import command, resident
 from proxemic.files import write_csv
-from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.stores import IndexKind
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.galleries.stores import IndexKind
 
 DIM, HIDDEN, CENTRES, QUERIES, K = 128, 32, 1000, 100, 10
 INDEXES: dict[str, tuple[IndexKind, ...]] = {

@@ -37,7 +37,7 @@ from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval import improve, trained_head, whitened_head
 from proxemic.retrieval.curation.scores import wrong_label_scores
-from proxemic.retrieval.improvement import between
+from proxemic.retrieval.improving.improvement import between
 
 
 def drawn(classes: int, per_class: int, dim: int = 64) -> tuple[Tensor, Tensor]:

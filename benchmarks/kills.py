@@ -23,9 +23,9 @@ import numpy as np
 from measure import command, print_header, print_row
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
-from proxemic.retrieval.items import make_items
-from proxemic.retrieval.stores.local import LocalStore
-from proxemic.retrieval.stores.store import GalleryInfo
+from proxemic.retrieval.galleries.items import make_items
+from proxemic.retrieval.galleries.stores.local import LocalStore
+from proxemic.retrieval.galleries.stores.store import GalleryInfo
 
 ROWS, MORE, DIM = 2000, 3000, 16
 INFO = GalleryInfo(DIM, "euclidean")
@@ -61,7 +61,7 @@ def start(name: str, folder: Path) -> tuple[multiprocessing.Process, Connection]
     receiver, sender = multiprocessing.Pipe(duplex=False)
     # A process forked from this one could wait for threads of OpenMP that it does not have.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["faiss", "proxemic.retrieval.stores.local"])
+    context.set_forkserver_preload(["faiss", "proxemic.retrieval.galleries.stores.local"])
     process = context.Process(target=work, args=(name, folder, sender))
     process.start()
     sender.close()

@@ -22,11 +22,11 @@ import numpy as np
 
 from measure import command, print_header, print_row
 from proxemic.data.rows import Rows
-from proxemic.retrieval.items import make_items
-from proxemic.retrieval.stores import GalleryInfo, create_store, open_store
-from proxemic.retrieval.stores.database import IndexEntry
-from proxemic.retrieval.stores.index import EFFORT, load
-from proxemic.retrieval.stores.local import LocalStore
+from proxemic.retrieval.galleries.items import make_items
+from proxemic.retrieval.galleries.stores import GalleryInfo, create_store, open_store
+from proxemic.retrieval.galleries.stores.database import IndexEntry
+from proxemic.retrieval.galleries.stores.index import EFFORT, load
+from proxemic.retrieval.galleries.stores.local import LocalStore
 
 CHUNK, HIDDEN, K, MANY = 65_536, 32, 10, 100
 Search = Callable[[np.ndarray], Any]

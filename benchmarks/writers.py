@@ -26,7 +26,7 @@ from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation import apply_decisions, list_decisions
 from proxemic.retrieval.curation.decisions import decide
-from proxemic.retrieval.improved_gallery import relabel
+from proxemic.retrieval.improving.improved_gallery import relabel
 
 ROWS, SHARED, DIM = 40, 20, 16
 PAIRS = ("add beside add", "relabel beside remove", "apply beside relabel")

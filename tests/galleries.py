@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from proxemic.data.rows import Rows
-from proxemic.retrieval.items import make_items
+from proxemic.retrieval.galleries.items import make_items
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

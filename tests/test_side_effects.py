@@ -10,7 +10,7 @@ from proxemic import metrics
 from proxemic.losses import AdaFaceLoss
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.retrieval.improvement import trained_head, whitened_head
+from proxemic.retrieval.improving.improvement import trained_head, whitened_head
 
 ROWS, LABELS = torch.linspace(-1, 1, 24 * 5).sin().reshape(24, 5), torch.arange(24) % 4
 

@@ -32,7 +32,7 @@ IMPORTED = [
     "proxemic.studies.tuning",
     "proxemic.recipes.reader",
     "proxemic.report",
-    "proxemic.retrieval.stores.local",
+    "proxemic.retrieval.galleries.stores.local",
     "proxemic.training.features",
     "proxemic.training.loop",
     "proxemic.training.results",

@@ -13,7 +13,7 @@ from onnx_files import network
 from proxemic.data.embeddings import read_embeddings
 from proxemic.metrics import retrieval_metrics
 from proxemic.retrieval import Embedder, Gallery, improve_gallery
-from proxemic.retrieval.improvement import Improvement, whitened_head
+from proxemic.retrieval.improving.improvement import Improvement, whitened_head
 from shelves import CLASSES, EACH
 
 pytestmark = pytest.mark.cpu
@@ -53,7 +53,7 @@ def test_a_gallery_of_an_onnx_file_is_improved(
     shop = Gallery.create(tmp_path / "shop", onnx, shelf / "photos")
     vectors = torch.from_numpy(np.array(next(shop.store.iterate())[0]))
     kept = Improvement(whitened_head(vectors, 3), "whitened", {}, {}, per_class=4)
-    monkeypatch.setattr("proxemic.retrieval.improved_gallery.improve", lambda *_, **__: kept)  # takes seconds
+    monkeypatch.setattr("proxemic.retrieval.improving.improved_gallery.improve", lambda *_, **__: kept)  # takes seconds
     improve_gallery(shop, tmp_path / "better")
     better, items = next(Gallery.open(tmp_path / "better").store.iterate())
     embedded = Embedder.load(tmp_path / "better").embed([Path(path) for path in items["path"].to_pylist()])

@@ -7,7 +7,7 @@ import pytest
 
 import warm
 from command_line import TERMINAL, assert_refused
-from proxemic.retrieval.bulk import embed_to_file
+from proxemic.retrieval.vectors.bulk import embed_to_file
 
 LITTLE = "100k"
 IN_A_CONTAINER = """

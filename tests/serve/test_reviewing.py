@@ -15,7 +15,7 @@ from command_line import Here, assert_refused, csv_rows
 from proxemic.data.sources.listing import list_images
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation import Doubt, decisions, list_decisions
-from proxemic.retrieval.stores import Store
+from proxemic.retrieval.galleries.stores import Store
 from proxemic.serve import reviewing
 from proxemic.serve.access import Access
 from proxemic.serve.app import make_app

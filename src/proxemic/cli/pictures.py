@@ -37,7 +37,7 @@ def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **op
             timm:tf_efficientnet_lite0).
         ray_address (ADDRESS)
     """
-    from proxemic.retrieval.bulk import embed_to_file
+    from proxemic.retrieval.vectors.bulk import embed_to_file
     from proxemic.runs.evaluate import computed_in
 
     try:
@@ -78,7 +78,7 @@ def calibrate(
     """
     say(f"Calibrating {model if gallery is None else without_password(gallery)}")
     from proxemic.retrieval import calibrate
-    from proxemic.retrieval.thresholds import calibration_file
+    from proxemic.retrieval.searching.thresholds import calibration_file
 
     calibration = calibrate(model, data_root, gallery=gallery, report=say, **options)
     print(calibration.text(format))
@@ -211,7 +211,7 @@ def search(
     say("Searching", gallery)
     began = time.perf_counter()  # importing torch is part of the wait
     from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
-    from proxemic.retrieval.contact_sheet import check_sheet
+    from proxemic.retrieval.searching.contact_sheet import check_sheet
 
     for path in sheets.values():
         check_sheet(path, query)

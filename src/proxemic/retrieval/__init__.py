@@ -16,26 +16,26 @@ with optional_dependency("train"):  # so that without the extra each module belo
 if TYPE_CHECKING:
     from proxemic.data.rows import Rows as Pictures
     from proxemic.data.sources.listing import list_pictures
-    from proxemic.retrieval.backup import export_gallery, import_gallery
-    from proxemic.retrieval.bulk import EmbeddedFile, embed_to_file
-    from proxemic.retrieval.calibration import calibrate
-    from proxemic.retrieval.contact_sheet import write_contact_sheet
     from proxemic.retrieval.curation import Cleaning, clean
     from proxemic.retrieval.curation.clustering import Clusters, cluster
-    from proxemic.retrieval.embedder import Embedded, Embedder
-    from proxemic.retrieval.embedding import embed_pictures
-    from proxemic.retrieval.explaining import Explanation, explain_similarity
     from proxemic.retrieval.exporting import Exported, export
-    from proxemic.retrieval.folders import open_gallery
-    from proxemic.retrieval.gallery import Added, Gallery, Hit, Recognition
-    from proxemic.retrieval.improved_gallery import ImprovedGallery, improve_gallery, relabel, suggest_labels
-    from proxemic.retrieval.improvement import Improvement, improve, trained_head, whitened_head
-    from proxemic.retrieval.ray_stage import EmbedStage
-    from proxemic.retrieval.recognition import Recognitions, recognize
-    from proxemic.retrieval.searching import Answer, SearchResult, search_gallery
-    from proxemic.retrieval.stores import GalleryInfo, Neighbours
-    from proxemic.retrieval.summary import GallerySummary, summarize_store
-    from proxemic.retrieval.thresholds import Calibration
+    from proxemic.retrieval.galleries.backup import export_gallery, import_gallery
+    from proxemic.retrieval.galleries.folders import open_gallery
+    from proxemic.retrieval.galleries.gallery import Added, Gallery, Hit, Recognition
+    from proxemic.retrieval.galleries.stores import GalleryInfo, Neighbours
+    from proxemic.retrieval.galleries.summary import GallerySummary, summarize_store
+    from proxemic.retrieval.improving.improved_gallery import ImprovedGallery, improve_gallery, relabel, suggest_labels
+    from proxemic.retrieval.improving.improvement import Improvement, improve, trained_head, whitened_head
+    from proxemic.retrieval.searching.calibration import calibrate
+    from proxemic.retrieval.searching.contact_sheet import write_contact_sheet
+    from proxemic.retrieval.searching.explaining import Explanation, explain_similarity
+    from proxemic.retrieval.searching.recognition import Recognitions, recognize
+    from proxemic.retrieval.searching.search import Answer, SearchResult, search_gallery
+    from proxemic.retrieval.searching.thresholds import Calibration
+    from proxemic.retrieval.vectors.bulk import EmbeddedFile, embed_to_file
+    from proxemic.retrieval.vectors.embedder import Embedded, Embedder
+    from proxemic.retrieval.vectors.embedding import embed_pictures
+    from proxemic.retrieval.vectors.ray_stage import EmbedStage
 
 __all__ = [
     "Added",

@@ -21,8 +21,8 @@ from torch import Tensor
 from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery, Hit, Recognition
-from proxemic.retrieval.embedding import useless_vectors
-from proxemic.retrieval.items import further_columns
+from proxemic.retrieval.galleries.items import further_columns
+from proxemic.retrieval.vectors.embedding import useless_vectors
 from proxemic.serve.limits import Limits, Refused
 from proxemic.serve.pictures import Decoding, check_query, original, thumbnail
 

@@ -16,7 +16,7 @@ from galleries import random_vectors
 from proxemic.retrieval import Gallery
 from proxemic.retrieval.curation import apply_decisions, decisions, list_decisions, write_corrected_table
 from proxemic.retrieval.curation.decisions import claim, decide, withdraw
-from proxemic.retrieval.stores import Store, delete_store
+from proxemic.retrieval.galleries.stores import Store, delete_store
 
 ROWS = 12
 PATHS = [f"/{n}.jpg" for n in range(ROWS)]

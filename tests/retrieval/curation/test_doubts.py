@@ -7,7 +7,7 @@ from PIL import Image
 from images import write_folder
 from proxemic.retrieval import Gallery, clean
 from proxemic.retrieval.curation import find_doubts
-from proxemic.retrieval.stores import GalleryInfo, create_store
+from proxemic.retrieval.galleries.stores import GalleryInfo, create_store
 from shelves import SIZE, write_model
 
 

@@ -40,8 +40,8 @@ from proxemic.retrieval.curation.duplicates import (
     signature,
 )
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
+from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.retrieval.vectors.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.tables import counted
 
 with optional_dependency("train"):

@@ -20,9 +20,9 @@ from proxemic.files import check_folder, readable, working_folder, write_csv, wr
 from proxemic.metrics import Distance, PartitionAgreement, pair_distances, partition_agreement
 from proxemic.metrics.clustering import unit_rows
 from proxemic.outputs import check_output, has_columns
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import Source, as_embedder, gather, model_or_default, open_sources
-from proxemic.retrieval.thresholds import Calibration, calibration_file
+from proxemic.retrieval.searching.thresholds import Calibration, calibration_file
+from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.retrieval.vectors.embedding import Source, as_embedder, gather, model_or_default, open_sources
 from proxemic.runs.pretrained import is_cached
 
 

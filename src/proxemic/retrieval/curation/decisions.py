@@ -13,9 +13,9 @@ from proxemic.data.formats.tables import CORNERS
 from proxemic.data.roots import path_and_box
 from proxemic.files import check_folder, write_atomically
 from proxemic.outputs import check_csv
-from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.items import further_columns
-from proxemic.retrieval.stores import Store
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.galleries.items import further_columns
+from proxemic.retrieval.galleries.stores import Store
 
 Action = Literal["keep", "relabel", "remove"]
 _SHOWN_FOR = timedelta(minutes=5)  # for this long, a picture is shown to one reviewer only

@@ -8,8 +8,8 @@ from proxemic.data import FilePixels
 from proxemic.data.remote import path_or_address
 from proxemic.data.roots import is_below, path_and_box
 from proxemic.retrieval.curation.cleaning import examine
-from proxemic.retrieval.gallery import Gallery
-from proxemic.retrieval.improved_gallery import read_rows
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.improving.improved_gallery import read_rows
 
 _REPEATS = {"exact": "has the same pixels as", "near": "looks nearly like", "mirrored": "is the mirror image of"}
 

@@ -21,8 +21,6 @@ from proxemic.files import check_folder, read_json, working_folder, write_atomic
 from proxemic.models import EmbeddingModel
 from proxemic.models.backbones.onnx_backbone import read_note
 from proxemic.outputs import check_output
-from proxemic.retrieval.calibration import own_splits, run_of
-from proxemic.retrieval.embedder import Embedder
 from proxemic.retrieval.exporting.card import write_card
 from proxemic.retrieval.exporting.graphs import (
     HalfPrecision,
@@ -35,6 +33,8 @@ from proxemic.retrieval.exporting.graphs import (
     write_program,
 )
 from proxemic.retrieval.exporting.parity import check, labelled_images, measure, whole_classes
+from proxemic.retrieval.searching.calibration import own_splits, run_of
+from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.runs.library_preprocessing import LibraryPreprocessing

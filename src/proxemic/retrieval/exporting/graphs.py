@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from proxemic.data import ImageSet
 from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel, OnnxBackbone
-from proxemic.retrieval.embedder import Embedder
+from proxemic.retrieval.vectors.embedder import Embedder
 
 INPUT, OUTPUT = "images", "embeddings"
 _LARGEST = 2**31 - 2**22  # most bytes of weights in an ONNX file, with room for the graph

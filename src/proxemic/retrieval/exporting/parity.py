@@ -11,8 +11,8 @@ from proxemic.data import FilePixels, ImageSet
 from proxemic.data.sources.listing import list_pictures
 from proxemic.errors import UserError
 from proxemic.metrics import RetrievalMetrics
-from proxemic.retrieval.embedder import Embedder
-from proxemic.retrieval.embedding import embed_pictures
+from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.retrieval.vectors.embedding import embed_pictures
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 LARGEST_DIFFERENCE = 1e-4

@@ -1,0 +1,238 @@
+"""Turn any source into embedded rows: pictures, which a model embeds, or vectors in files."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from proxemic.data import FilePixels, ImageSet
+from proxemic.data.embeddings import open_rows
+from proxemic.data.rows import Rows
+from proxemic.data.sources.listing import list_pictures, roots_of_rows
+from proxemic.data.vectors import VectorArray, Vectors
+from proxemic.errors import UserError
+from proxemic.files import readable
+from proxemic.retrieval.galleries.stores.store import Distance
+from proxemic.retrieval.vectors.embedder import Embedded, Embedder
+from proxemic.runs.pretrained import DEFAULT_MODEL
+
+Source = str | os.PathLike[str] | Rows | Sequence[str | os.PathLike[str] | Rows]
+"""One or several sources of `list_pictures` or files of vectors, or their content."""
+
+_AT_ONCE = 65_536  # vectors read at once
+
+
+def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
+    """Open a source: all its pictures together, and each file of vectors by itself.
+
+    Vectors without a path are named by their file and number. With `missing`, paths that do not exist are listed as
+    unreadable pictures.
+
+    Raises:
+        UserError: If a source does not exist, or has no pictures.
+        ValueError: If a table or a file of vectors is not valid.
+    """
+    sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
+    opened, others = [], []
+    for item in sources:
+        if isinstance(item, Rows):
+            if not item.has("path"):
+                raise ValueError("rows have no paths, but need them as names: give a column path.")
+            opened.append(as_vectors(item))
+        elif is_vector_file(item):
+            opened.append(_named(open_rows(Path(item), whole=True), Path(item)))
+        else:
+            others.append(item)
+    return [list_pictures(*others, missing=missing), *opened] if others or not sources else opened
+
+
+def as_vectors(rows: Rows) -> Rows:
+    """Return rows with their embeddings as vectors, if they have no other content."""
+    if rows.pixels is not None or rows.embeddings is None:
+        return rows
+    vectors = Vectors(VectorArray(rows.embeddings.detach().float().cpu()), made_by=rows.made_by)
+    return replace(rows, pixels=vectors, embeddings=None)
+
+
+def _named(rows: Rows, file: Path) -> Rows:
+    if rows.has("path"):
+        return rows
+    source = readable(file.absolute())
+    return rows.with_texts(path=[f"{source}, row {row}" for row in range(len(rows))])
+
+
+def is_vector_file(source: str | os.PathLike[str]) -> bool:
+    """Return whether a source is a file of vectors: .npy, or Parquet with a column `embedding`.
+
+    Files of arrays in other formats are such files, too, so that `open_rows` refuses them and names the right formats.
+    """
+    path = Path(source)
+    if path.suffix.lower() in (".npy", ".npz", ".safetensors"):
+        return True
+    if path.suffix.lower() != ".parquet" or not path.is_file():
+        return False
+    import pyarrow.parquet
+
+    try:
+        return "embedding" in pyarrow.parquet.read_schema(path).names
+    except (pyarrow.ArrowException, OSError):
+        return False  # reading it as a table of pictures reports the error
+
+
+def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | None:
+    """Load a model that is given by its path or name."""
+    return Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+
+
+def model_or_default(
+    given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None, report: Callable[[str], object]
+) -> Embedder | str | os.PathLike[str] | None:
+    """Return the given model; for pictures without one, report and return the name of the default model."""
+    if model is not None or not given or any(isinstance(rows.pixels, Vectors) for rows in given):
+        return model
+    report(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).")
+    return DEFAULT_MODEL
+
+
+def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:
+    """Return the model that must embed rows; None for vectors that the model with this checksum made already.
+
+    Raises:
+        UserError: If pictures come without a model or the model takes vectors, or another model made the vectors.
+    """
+    takes_vectors = embedder is not None and embedder.takes_vectors
+    if not isinstance(rows.pixels, Vectors):
+        if embedder is None:
+            raise UserError("Pictures are compared by a model: give one with --model, or a file of vectors.")
+        if takes_vectors:
+            raise UserError(f"The model of {owner} takes vectors, not pictures: give a file of vectors.")
+        return embedder
+    if takes_vectors and (rows.made_by is None or rows.made_by != checksum):
+        return embedder
+    if rows.made_by is not None and checksum is not None and rows.made_by != checksum:
+        raise UserError(
+            f"The vectors were made by another model (checksum {rows.made_by[:12]}) than those of {owner} "
+            f"({checksum[:12]}): embed the pictures with that one."
+        )
+    return None
+
+
+def embed_rows(
+    rows: Rows,
+    embedder: Embedder | None,
+    distance: Distance,
+    *,
+    at_least: int = _AT_ONCE,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> Iterator[Rows]:
+    """Embed rows in parts of at least `at_least` rows, so that each part can be stored when it is done.
+
+    Without a model, the rows are vectors, which are checked and otherwise unchanged. The ``unreadable`` of a part names
+    the rows that cannot be read, and those whose embedding cannot be compared.
+
+    Raises:
+        ValueError: If a vector is not finite, or is zero although the distance is cosine.
+    """
+    if embedder is None:
+        for first in range(0, len(rows), at_least):
+            places = range(first, min(first + at_least, len(rows)))
+            vectors = rows.pixels.fetch(places)
+            for row, why in useless_vectors(vectors, distance).items():
+                raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or compute it again.")
+            yield replace(rows.take(places), embeddings=vectors)
+        return
+    names = rows.names
+    parts = embedder.embed_readable(
+        rows.pixels, at_least=at_least, batch_size=batch_size, workers=workers, description="embedding"
+    )
+    for part in parts:
+        useless = useless_vectors(part.embeddings, distance)
+        failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
+        good = [row for row in range(len(part.places)) if row not in useless]
+        taken = rows.take([part.places[row] for row in good])
+        unreadable = {names[place]: why for place, why in failures.items()}
+        yield replace(taken, embeddings=part.embeddings[good], unreadable=unreadable)
+
+
+def gather(
+    opened: Iterable[Rows],
+    embedder: Embedder | None,
+    distance: Distance = "cosine",
+    *,
+    checksum: str | None = None,
+    owner: object = None,
+    batch_size: int = 64,
+    workers: int = 0,
+) -> Rows:
+    """Embed all rows of opened sources; ``unreadable`` names those that cannot be embedded.
+
+    Without an embedder, `checksum` identifies the model of the vectors, and messages call its gallery `owner`.
+
+    Raises:
+        UserError: If nothing can be read, pictures come without a model, or another model made the vectors.
+        ValueError: If vectors are not finite, or a number is out of its range.
+    """
+    if embedder is not None:
+        checksum, owner = embedder.checksum, owner or embedder.path
+    opened, parts = [*opened], list[Rows]()
+    for rows in opened:
+        model = model_for(rows, embedder, checksum, owner)
+        parts += embed_rows(rows, model, distance, batch_size=batch_size, workers=workers)
+    unreadable = {name: why for part in (*opened, *parts) for name, why in part.unreadable.items()}
+    if not sum(map(len, parts)):
+        name, why = next(iter(unreadable.items()))
+        further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
+        raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another.")
+    files = [part.pixels for part in parts if isinstance(part.pixels, FilePixels)]
+    pixels = None
+    if len(files) == len(parts):
+        pixels = FilePixels(
+            [path for file in files for path in file.paths], [box for file in files for box in file.boxes]
+        )
+    folders = tuple(root for rows in opened for root in roots_of_rows(rows))
+    notes = tuple(note for rows in opened for note in rows.notes)
+    return replace(Rows.join(parts, pixels), unreadable=unreadable, folders=folders, notes=notes)
+
+
+def useless_vectors(vectors: Float32[Tensor, "rows dim"], distance: str) -> dict[int, str]:
+    """Return which vectors cannot be compared, by their row from 0, and why."""
+    whole = vectors.isfinite().all(1)
+    why = dict.fromkeys((~whole).nonzero()[:, 0].tolist(), "has a number that is not finite")
+    if distance == "cosine":
+        why |= dict.fromkeys((vectors == 0).all(1).nonzero()[:, 0].tolist(), "is zero, which has no direction")
+    return why
+
+
+def embed_pictures(
+    embedder: Embedder,
+    pictures: Rows | ImageSet,
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    description: str = "embedding",
+) -> Embedded:
+    """Embed all readable pictures in order, with a progress bar on terminals.
+
+    Args:
+        embedder: The model.
+        pictures: The pictures, or vectors for a model that is only a head.
+        batch_size: Pictures per batch of the network, 1 or more.
+        workers: Processes that read pictures, 0 or more.
+        description: Text of the progress bar.
+
+    Returns:
+        Embeddings ``[readable, dim]`` with their places, and why other pictures could not be read.
+
+    Raises:
+        UserError: If the model takes vectors and these are pictures, or the other way round.
+        ValueError: If a number is out of its range.
+    """
+    parts = embedder.embed_readable(
+        pictures.pixels, at_least=len(pictures), batch_size=batch_size, workers=workers, description=description
+    )
+    return next(parts, Embedded(torch.empty(0, embedder.dim), []))

@@ -1,0 +1,80 @@
+"""Join a network and a head over its features to one model, and keep it in the folder of a gallery."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
+
+from proxemic.models import EmbeddingModel, read_checksum, save_model
+from proxemic.retrieval.galleries.stores import GalleryInfo, Store, create_whole_store
+from proxemic.retrieval.galleries.stores.store import OWN_MODEL
+from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.runs.library_preprocessing import AnyPreprocessing
+
+Network = tuple[EmbeddingModel, AnyPreprocessing]
+"""A network without a head, and how its pictures are prepared."""
+
+
+def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
+    """Join a network without a head and a head over its features to one model.
+
+    Raises:
+        ValueError: If the network has a head, or its features are not those of the head.
+    """
+    if model.config.head != "none" or model.backbone.num_features != head.config.input_size:
+        raise ValueError(
+            f"the model has head {model.config.head!r} and {model.backbone.num_features} features, but must have none "
+            f"and {head.config.input_size}"
+        )
+    size = head.config.embedding_size
+    joined = EmbeddingModel(
+        replace(
+            model.config,
+            head="linear",
+            embedding_size=size,
+            unit_features=True,
+            normalize=True,
+            train="head",
+            pretrained=False,
+        ),
+        model.backbone,
+    )
+    joined.head.load_state_dict(head.head.state_dict())
+    return joined.eval()
+
+
+def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
+    """Split a model into the embedder of its features (None if it takes vectors) and its head."""
+    if embedder.takes_vectors:
+        assert isinstance(embedder.model, EmbeddingModel)
+        return None, embedder.model
+    assert embedder.head is not None
+    return embedder.source, embedder.head
+
+
+@contextmanager
+def create_with_head(
+    target: Path,
+    head: EmbeddingModel,
+    kept: str,
+    network: Network | None,
+    precision: str | None,
+    features_by: str | None = None,
+) -> Iterator[Store]:
+    """Create a gallery that keeps features beside its vectors, with its model in the same folder.
+
+    The folder appears when the block ends without an error. `kept` says how the head was made from the rows, as
+    `Improvement.kept` does. Without a network, the model is the head alone. `features_by` is the checksum of the
+    network.
+    """
+    model = head if network is None else with_head(network[0], head)
+    with TemporaryDirectory() as folder:
+        described = {} if network is None else network[1].as_dict()
+        save_model(Path(folder), model, described, features_by=features_by)
+        size, made_by = head.config.embedding_size, read_checksum(Path(folder))
+        info = GalleryInfo(size, "cosine", made_by, OWN_MODEL, precision, head.backbone.num_features, kept)
+        with create_whole_store(str(target), info) as store:
+            copytree(folder, store.address, dirs_exist_ok=True)
+            yield store
