@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from proxemic.retrieval.curation import Cleaning, clean
     from proxemic.retrieval.curation.clustering import Clusters, cluster
     from proxemic.retrieval.exporting import Exported, export
+    from proxemic.retrieval.galleries.adding import Added
     from proxemic.retrieval.galleries.backup import export_gallery, import_gallery
     from proxemic.retrieval.galleries.folders import open_gallery
-    from proxemic.retrieval.galleries.gallery import Added, Gallery, Hit, Recognition
+    from proxemic.retrieval.galleries.gallery import Gallery
+    from proxemic.retrieval.galleries.hits import Hit, Recognition
     from proxemic.retrieval.galleries.stores import GalleryInfo, Neighbours
     from proxemic.retrieval.galleries.summary import GallerySummary, summarize_store
     from proxemic.retrieval.improving.improved_gallery import ImprovedGallery, improve_gallery, relabel, suggest_labels

@@ -19,7 +19,7 @@ from proxemic.data.reading import UnreadableImageError
 from proxemic.errors import Interrupted, UserError
 from proxemic.models import ModelConfig, build_model, load_model, save_model
 from proxemic.retrieval import Embedder, Gallery, summarize_store
-from proxemic.retrieval.galleries import gallery
+from proxemic.retrieval.galleries import adding
 from proxemic.retrieval.galleries.items import further_columns
 from proxemic.retrieval.galleries.stores import local
 from proxemic.retrieval.galleries.stores.local import LocalStore
@@ -166,7 +166,7 @@ def test_folders_that_cannot_be_listed_are_named(shelf: Path, tmp_path: Path, mo
 def test_a_picture_that_changed_is_said_and_embedded_again(
     shelf: Path, tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gallery, "_PICTURES_AT_ONCE", at_once)
+    monkeypatch.setattr(adding, "_PICTURES_AT_ONCE", at_once)
     shutil.copytree(shelf / "photos" / "class 01", tmp_path / "photos" / "hat")
     first, second = (tmp_path / "photos" / "hat" / name for name in ("0.png", "1.png"))
     table = tmp_path / "stock.csv"
@@ -425,7 +425,7 @@ def test_a_creation_that_was_killed_goes_on(shelf: Path, tmp_path: Path) -> None
 def test_an_addition_that_stops_in_the_middle_goes_on(
     shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(gallery, "_PICTURES_AT_ONCE", 8)
+    monkeypatch.setattr(adding, "_PICTURES_AT_ONCE", 8)
     calls, add = [], LocalStore.add
 
     def fail(*arguments: Any) -> Any:
@@ -459,6 +459,6 @@ def test_hits_that_were_removed_in_the_meantime(shop: Path) -> None:
         def items(self, ids: Any) -> Any:
             return table
 
-    left = Gallery(Changed(shop)).hits(found)[0]
+    left = Gallery(Changed(shop)).search_vectors(torch.ones(1, DIM), k=5)[0]
     gone = int(np.unique(found.ids)[0])
     assert [hit.id for hit in left] == [id_ for id_ in found.ids[0] if id_ != gone]

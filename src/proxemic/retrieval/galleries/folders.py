@@ -14,8 +14,9 @@ from proxemic.caches import cache_folder
 from proxemic.data.sources.listing import absolute, list_folder
 from proxemic.models import EmbeddingModel, load_model, save_model
 from proxemic.models.saving import read_description
-from proxemic.retrieval.galleries.gallery import SAMPLE, Gallery, as_stored
+from proxemic.retrieval.galleries.gallery import SAMPLE, Gallery
 from proxemic.retrieval.galleries.items import make_items
+from proxemic.retrieval.galleries.models import as_stored
 from proxemic.retrieval.galleries.stores import GalleryInfo
 from proxemic.retrieval.galleries.stores.memory import MemoryStore
 from proxemic.retrieval.improving.improvement import ENOUGH_TO_WHITEN, whitened_head

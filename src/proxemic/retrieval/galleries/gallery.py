@@ -4,8 +4,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from logging import getLogger
 from pathlib import Path
@@ -13,118 +12,34 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor
 
 from proxemic.addresses import is_pretrained_name
-from proxemic.arrays import as_tensor
-from proxemic.data import FilePixels
 from proxemic.data.roots import as_root
 from proxemic.data.rows import Rows, join_spellings
-from proxemic.data.sources.listing import absolute, roots_of_rows
-from proxemic.data.stamps import stamps_of
+from proxemic.data.sources.listing import roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
-from proxemic.errors import Interrupted, UserError, UserNote
-from proxemic.files import readable
-from proxemic.retrieval.galleries.items import STAMP, Where, check_columns, check_where, further_columns, make_items
-from proxemic.retrieval.galleries.stores import (
-    GalleryInfo,
-    IndexKind,
-    Neighbours,
-    Store,
-    create_store,
-    delete_store,
-    open_store,
-)
-from proxemic.retrieval.galleries.stores.address import check_new_folder, is_folder
-from proxemic.retrieval.galleries.stores.store import PartlyWritten
+from proxemic.errors import UserError, UserNote
+from proxemic.retrieval.galleries.adding import Added, add_rows
+from proxemic.retrieval.galleries.hits import Hit, Recognition, hits_of
+from proxemic.retrieval.galleries.items import Where, check_columns, check_where
+from proxemic.retrieval.galleries.models import check_model, check_rows, check_vectors, load_for
+from proxemic.retrieval.galleries.stores import GalleryInfo, IndexKind, Neighbours, Store, delete_store, open_store
+from proxemic.retrieval.galleries.stores.address import check_new_folder, create_or_continue, is_folder
 from proxemic.retrieval.improving.improvement import ENOUGH_TO_WHITEN, whitened_head
-from proxemic.retrieval.searching.thresholds import Calibration, ChosenThreshold, calibration_file, how_to_measure
+from proxemic.retrieval.searching.thresholds import Calibration, ChosenThreshold, calibration_of, how_to_measure
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import (
-    Source,
-    embed_rows,
-    gather,
-    model_for,
-    model_or_default,
-    open_sources,
-    useless_vectors,
-)
-from proxemic.retrieval.vectors.heads import create_with_head, take_apart
+from proxemic.retrieval.vectors.embedding import Source, gather, model_or_default, open_sources
+from proxemic.retrieval.vectors.heads import create_with_head
 from proxemic.retrieval.vectors.preparation import Picture, check_reading
 from proxemic.runs.embed import load_embedder
 from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
-_MORE = 16  # factor by which a search widens if the nearest neighbours have no label
-_PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
-_VECTORS_AT_ONCE = 65_536  # vectors that are added in one transaction
 SAMPLE = 4096
 """Pictures from which whitening is learnt."""
+_MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _FEW = 1024  # hits below which counting the rows costs more than it saves
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A picture that a search found.
-
-    Args:
-        id: Number of its row in the gallery.
-        path: Its path, or another name under which it was added.
-        label: Its label, or None.
-        distance: Distance to the query: 1 - cos, in [0, 2], or Euclidean.
-        columns: Values of the gallery's further columns.
-    """
-
-    id: int
-    path: str
-    label: str | None
-    distance: float
-    columns: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class Recognition:
-    """Answer to what one query shows.
-
-    Args:
-        label: The label of the nearest labelled picture within the threshold; None means *unknown*.
-        distance: Distance to `nearest`; infinite if the gallery is empty.
-        nearest: The picture that gave the label, or else the nearest picture; None if the gallery is empty.
-    """
-
-    label: str | None
-    distance: float
-    nearest: Hit | None
-
-
-@dataclass(frozen=True)
-class Added:
-    """Result of an addition.
-
-    Args:
-        rows: Number of new rows.
-        known: Number of rows whose names the gallery had already; they are unchanged.
-        unreadable: Why pictures could not be added, by their names.
-        ignored: Files in the source whose names are not those of pictures.
-        changed: Number of known rows whose files have changed since they were embedded.
-        updated: Number of rows that were embedded again because their files had changed.
-        notes: Notes for the user about the source.
-    """
-
-    rows: int = 0
-    known: int = 0
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    changed: int = 0
-    updated: int = 0
-    notes: tuple[str, ...] = ()
-
-    def __add__(self, other: "Added") -> "Added":
-        """Add up both results."""
-        counts = {name: getattr(self, name) + getattr(other, name) for name in ("rows", "known", "changed", "updated")}
-        unreadable = {**self.unreadable, **other.unreadable}
-        ignored, notes = (*self.ignored, *other.ignored), (*self.notes, *other.notes)
-        return Added(**counts, unreadable=unreadable, ignored=ignored, notes=notes)
 
 
 class Gallery:
@@ -151,7 +66,7 @@ class Gallery:
         self.added = Added()
         """Result of the addition made by `create`."""
         if embedder is not None:
-            self.embedder = _checked(embedder, store.info, store.address)
+            self.embedder = check_model(embedder, store.info, store.address)
 
     @classmethod
     def create(
@@ -207,12 +122,12 @@ class Gallery:
         info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
         for rows in given:
             check_columns(rows.columns.column_names)
-            _check(rows, info, os.fspath(address), embedder)
+            check_rows(rows, info, os.fspath(address), embedder)
         many = vectors is None and not nested and len(given) == 1 and len(given[0]) >= ENOUGH_TO_WHITEN
         whiten = whiten and many and info.distance == "cosine" and is_folder(os.fspath(address))
         if whiten and named is not None and embedder is not None and sees_only(named):
             return cls._create_whitened(Path(address), embedder, given[0], **adding)
-        gallery = cls(_create_or_continue(os.fspath(address), info), embedder)
+        gallery = cls(create_or_continue(os.fspath(address), info), embedder)
         if given:
             gallery.added = gallery.add(given, **adding)
         elif roots := adding.get("roots"):
@@ -270,7 +185,7 @@ class Gallery:
             )
         if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
-        return _checked(load_for(info.model, info), info, address)
+        return check_model(load_for(info.model, info), info, address)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -317,84 +232,9 @@ class Gallery:
             check_columns(rows.columns.column_names)
             if not labels:
                 rows = rows.without("label")
-            added += self._add_rows(rows, update, {"batch_size": batch_size, "workers": workers})
+            reading = {"batch_size": batch_size, "workers": workers}
+            added += add_rows(self.store, rows, self.embedder_for, update=update, **reading)
         return added
-
-    def _add_rows(self, rows: Rows, update: bool, reading: dict[str, Any], *, embedded: bool = False) -> Added:
-        info, address = self.store.info, self.store.address
-        is_pictures, given = isinstance(rows.pixels, FilePixels), rows.names
-        if is_pictures:
-            stamps = [stamp and stamp[0] for stamp in stamps_of(rows.pixels)]
-            rows = rows.with_texts(path=[*map(absolute, given)], **{STAMP: stamps})
-        names = rows.names
-        as_given = dict(zip(names, given, strict=True))  # messages name pictures as the user did
-        if len({*names}) < len(names):
-            raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
-        before = self._stamps_of(names)
-        stamps = dict(zip(names, rows.texts(STAMP), strict=True))
-        known = {*before}
-        changed = {name for name, stamp in before.items() if _is_other(stamp, stamps[name])}
-        chosen = [place for place, name in enumerate(names) if name not in known or (update and name in changed)]
-        # A gallery may lie in its own source: do not report its files.
-        own = Path(address).absolute()
-        ignored = tuple(readable(path) for path in rows.ignored if own not in path.absolute().parents)
-        added = Added(0, len(known), rows.unreadable, ignored, len(changed), notes=rows.notes)
-        if not chosen:
-            return added
-        new = rows.take(chosen)
-        embedder, head = None if embedded else _check(new, info, address, self.embedder_for([new])), None
-        if info.features is not None:
-            if embedder is None:
-                raise UserError(
-                    f"{address} keeps the features from which its model makes vectors, but vectors are given without: "
-                    "add the pictures, or the vectors that its model takes."
-                )
-            embedder, head = take_apart(embedder)
-        count, updated, unreadable = 0, 0, {**rows.unreadable}
-        at_least = _PICTURES_AT_ONCE if is_pictures else _VECTORS_AT_ONCE
-        there = "{} has {:,} of the {:,} new rows: proxemic gallery add goes on from there."
-        try:
-            parts = embed_rows(new, embedder, info.distance, at_least=at_least, **reading)
-            for part in [new] if new.embeddings is not None else parts:
-                unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
-                if len(part):
-                    with torch.no_grad():
-                        vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
-                    features = None if head is None or part.embeddings is None else part.embeddings.numpy()
-                    written, replaced = self.store.transaction(partial(self._write, part, vectors, features, update))
-                    count, updated = count + len(written) - len(replaced), updated + len(replaced)
-                    known = (known | {*part.names}) - {*written}
-                    changed -= {*part.names}
-        except KeyboardInterrupt:
-            raise Interrupted(f"Stopped. {there.format(address, count + updated, len(new))}") from None
-        except UserError as error:
-            done = count + updated + (error.rows if isinstance(error, PartlyWritten) else 0)
-            raise UserError(f"{error} {there.format(address, done, len(new))}") from error
-        facts = {"rows": count, "known": len(known), "changed": len(changed), "updated": updated}
-        return replace(added, **facts, unreadable=unreadable)
-
-    def _write(
-        self, part: Rows, vectors: np.ndarray, features: np.ndarray | None, update: bool
-    ) -> tuple[list[str], list[str]]:
-        """Write embedded rows that are still new or to be updated; return their names, and those of updated rows.
-
-        While they were embedded, another process may have added, updated, relabelled or removed the same.
-        """
-        before = self._rows_of([*self.store.known_paths(part.names)])
-        stamps, names = part.texts(STAMP), part.names
-        places = [
-            place
-            for place, name in enumerate(names)
-            if name not in before or (update and _is_other(before[name].get(STAMP), stamps[place]))
-        ]
-        if len(places) < len(part):
-            part, vectors = part.take(places), vectors[places]
-            features = None if features is None else features[places]
-        replaced = [name for name in part.names if name in before]
-        if len(part):
-            items = make_items(_keep(part, {name: before[name] for name in replaced}))
-            self.store.add(vectors, items, features)
-        return part.names, replaced
 
     def embedder_for(self, given: Sequence[Rows]) -> Embedder | None:
         """Return the model that must embed some rows; None for vectors of the gallery's model, or if it is absent."""
@@ -403,23 +243,6 @@ class Gallery:
         info = self.store.info
         is_needed = any(rows.made_by is None or rows.made_by != info.embedder for rows in given)
         return self.embedder if is_needed and info.model is not None and kept_at(info.model).exists() else None
-
-    def _stamps_of(self, names: Sequence[str]) -> dict[str, str | None]:
-        """Return the file stamps of the given names that the gallery has."""
-        known, stamps, after = self.store.known_paths(names), dict[str, str | None](), -1
-        if STAMP not in self.store.columns:
-            return dict.fromkeys(known)
-        if len(known) <= _PICTURES_AT_ONCE:
-            return {path: row[STAMP] for path, row in self._rows_of([*known]).items()}
-        # Reading all rows takes less time than looking up very many paths.
-        while len(ids := self.store.next_ids(after, _PICTURES_AT_ONCE)):
-            items, after = self.store.items(ids), int(ids[-1])
-            stamps.update(zip(items["path"].to_pylist(), items[STAMP].to_pylist(), strict=True))
-        return {path: stamps[path] for path in known}
-
-    def _rows_of(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        ids = self.store.next_ids(count=len(paths), where={"path": paths}) if paths else np.empty(0, np.int64)
-        return {row["path"]: row for row in self.store.items(ids).to_pylist()}
 
     def add_vectors(
         self,
@@ -449,7 +272,7 @@ class Gallery:
             if len(values) != len(paths):
                 raise ValueError(f"{name} has {len(values):,} entries, but there are {len(paths):,} paths.")
         rows = join_spellings(Rows.of(**{"path": paths, **columns}), "labels and columns")
-        return self._add_rows(replace(rows, pixels=Vectors(VectorArray(checked))), False, {}, embedded=True)
+        return add_rows(self.store, replace(rows, pixels=Vectors(VectorArray(checked))), lambda _: None)
 
     def remove(self, where: Where) -> int:
         """Remove the rows that meet all conditions (at least one), and return their number."""
@@ -497,7 +320,7 @@ class Gallery:
         where: Where | None = None,
     ) -> list[list[Hit]]:
         """Find the k rows nearest to each vector, as `search` does for pictures."""
-        return self.hits(self.neighbours(queries, k, where))
+        return hits_of(self.store, self.neighbours(queries, k, where))
 
     def recognize(
         self,
@@ -537,7 +360,7 @@ class Gallery:
         left, k, rows = np.arange(len(vectors)), 1, len(self)
         while len(left):
             unsure = []
-            for place, hits in zip(left.tolist(), self.hits(self.neighbours(vectors[left], k)), strict=True):
+            for place, hits in zip(left.tolist(), self.search_vectors(vectors[left], k), strict=True):
                 within = [hit for hit in hits if hit.distance <= threshold]
                 named = next((hit for hit in within if hit.label is not None), None)
                 if named is None and len(within) == k < rows:
@@ -571,23 +394,8 @@ class Gallery:
 
     def read_calibration(self) -> Calibration:
         """Return the gallery's own calibration, or else that of its run or model; raise `UserError` without any."""
-        info, address, path = self.store.info, self.store.address, self.model_path
-        if (content := self.store.calibration) is not None:
-            return Calibration.from_json(content, address)
-        if path is None or not calibration_file(path).is_file():
-            raise UserError(
-                f"{address} has no threshold: learn it with proxemic calibrate --gallery {address}, or give one "
-                "(--threshold)."
-            )
         embedder = vars(self).get("embedder")
-        calibration = Calibration.read(path, info.embedder if embedder is None else embedder.checksum)
-        if calibration.distance != info.distance:
-            raise UserError(
-                f"The threshold of {path} is on the {calibration.distance} distance, but {address} is searched by the "
-                f"{info.distance} distance: learn it with proxemic calibrate --gallery {address}, or give one "
-                "(--threshold)."
-            )
-        return calibration
+        return calibration_of(self.store, self.model_path, None if embedder is None else embedder.checksum)
 
     def neighbours(
         self,
@@ -611,21 +419,6 @@ class Gallery:
         if where:
             check_where(where, self.store.columns)
 
-    def hits(self, neighbours: Neighbours) -> list[list[Hit]]:
-        """Return the metadata of the neighbours of each query."""
-        table = self.store.items(np.unique(neighbours.ids[neighbours.ids >= 0]))
-        further = further_columns(table.column_names)
-        rows: dict[int, dict[str, Any]] = {row["id"]: row for row in table.to_pylist()}
-        return [
-            [
-                Hit(row["id"], row["path"], row["label"], distance, {name: row[name] for name in further})
-                for distance, number in zip(distances, numbers, strict=True)
-                # Another process may have removed a row in the meantime.
-                if (row := rows.get(number)) is not None
-            ]
-            for distances, numbers in zip(neighbours.distances.tolist(), neighbours.ids.tolist(), strict=True)
-        ]
-
     def build_index(self, kind: IndexKind, **settings: int) -> None:
         """Build an index; see `Store.build_index`."""
         self.store.build_index(kind, **settings)
@@ -639,19 +432,6 @@ class Gallery:
         self.store.close()
 
 
-def _create_or_continue(address: str, info: GalleryInfo) -> Store:
-    """Create a gallery, or open an empty one of the same settings, as a creation that was killed leaves it."""
-    try:
-        return create_store(address, info)
-    except UserError:
-        with suppress(UserError):
-            store = open_store(address)
-            if store.info == info and not len(store):
-                return store
-            store.close()
-        raise
-
-
 def _is_unfinished(folder: Path, embedder: Embedder) -> bool:
     """Return whether a folder holds an empty gallery with a model that whitens what an embedder makes."""
     try:
@@ -662,88 +442,6 @@ def _is_unfinished(folder: Path, embedder: Embedder) -> bool:
     return (info.head, info.features, info.precision, len(store)) == ("whitened", embedder.dim, embedder.precision, 0)
 
 
-def load_for(model: str | os.PathLike[str], info: GalleryInfo) -> Embedder:
-    """Load the model of a gallery in the precision of its vectors."""
-    return Embedder.load(model, precision="bf16-mixed" if info.precision == "bf16-mixed" else "32-true")
-
-
 def _reading(adding: Mapping[str, Any]) -> dict[str, Any]:
     """Return those arguments of `Gallery.add` that say how pictures are read."""
     return {name: adding[name] for name in ("batch_size", "workers") if name in adding}
-
-
-def _checked(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder:
-    embedder = embedder.as_in(info)
-    if info.embedder is not None and embedder.checksum != info.embedder:
-        raise UserError(
-            f"{embedder.path or 'The model'} (checksum {embedder.checksum[:12]}) is not the model of {address} "
-            f"({info.embedder[:12]}), which made its vectors: give that model, or create another gallery."
-        )
-    if info.precision not in (None, embedder.precision):
-        raise UserError(
-            f"{embedder.path or 'The model'} computes in {embedder.precision}, but the vectors of {address} were "
-            f"computed in {info.precision}: load it with that precision."
-        )
-    if embedder.dim != info.dim:
-        raise UserError(
-            f"{embedder.path or 'The model'} makes vectors of {embedder.dim} numbers, but those of {address} have "
-            f"{info.dim}: give the model that made them."
-        )
-    return embedder
-
-
-def _check(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder | None) -> Embedder | None:
-    """Refuse rows that cannot be added before anything is changed; return the model that must embed them."""
-    model = model_for(rows, embedder, info.embedder, address)
-    if model is not None:
-        return model
-    if rows.pixels.dim != info.dim:
-        raise ValueError(f"vectors have {rows.pixels.dim} numbers, but those of {address} have {info.dim}.")
-    if rows.precision is not None and info.precision not in (None, rows.precision):
-        raise UserError(
-            f"The vectors were computed in {rows.precision}, but those of {address} in {info.precision}: embed the "
-            f"pictures with --precision {info.precision}."
-        )
-    for _ in embed_rows(rows, None, info.distance):
-        pass
-    return None
-
-
-def _is_other(before: str | None, stamp: str | None) -> bool:
-    """Return whether a file has changed, as far as is known."""
-    return before is not None and stamp is not None and before != stamp
-
-
-def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
-    """Fill empty labels and columns of new rows from the rows that they replace."""
-    if not before:
-        return part
-    names = dict.fromkeys(["label", *(name for row in before.values() for name in further_columns(row))])
-    kept = {
-        name: [text or before.get(path, {}).get(name) for path, text in zip(part.names, part.texts(name), strict=True)]
-        for name in names
-    }
-    return part.with_texts(**kept)
-
-
-def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
-    """Validate vectors; return them in float32, scaled to unit length if the gallery is searched by cosine."""
-    tensor = as_tensor("vectors", vectors).detach().cpu()
-    if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
-        raise ValueError(
-            f"vectors are {str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}, but those of "
-            f"{address} are floats [rows, {info.dim}]."
-        )
-    numbers = tensor.float()
-    for row, why in useless_vectors(numbers, info.distance).items():
-        raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
-    return as_stored(numbers, info)
-
-
-def as_stored(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
-    """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
-    assert vectors is not None
-    if info.distance == "cosine":
-        # In float64, as the square of a large length overflows float32.
-        vectors = torch.nn.functional.normalize(vectors.double(), dim=1, eps=0.0)
-    return vectors.float().contiguous().numpy()

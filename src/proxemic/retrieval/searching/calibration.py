@@ -26,7 +26,8 @@ from proxemic.metrics.clustering import unit_rows
 from proxemic.metrics.open_set import nearest_other_classes, nearest_others
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval.curation.clustering import average_linkage, best_cut
-from proxemic.retrieval.galleries.gallery import Gallery, load_for
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.galleries.models import load_for
 from proxemic.retrieval.galleries.stores.store import Distance
 from proxemic.retrieval.improving.improvement import heads_without
 from proxemic.retrieval.searching.search import embed_queries

@@ -15,7 +15,7 @@ from proxemic.files import printable, readable, write_atomically, write_text
 from proxemic.outputs import MADE_BY, check_output, is_page, is_picture
 from proxemic.pages import environment, picture
 from proxemic.pages.page import short
-from proxemic.retrieval.galleries.gallery import Hit
+from proxemic.retrieval.galleries.hits import Hit
 from proxemic.retrieval.searching.search import Answer, SearchResult
 from proxemic.tables import counted
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxemic.data.rows import Rows
-from proxemic.retrieval.galleries.gallery import Gallery, Recognition
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.galleries.hits import Recognition
 from proxemic.retrieval.searching.search import embed_queries
 from proxemic.tables import MISSING, Table, without_nan
 

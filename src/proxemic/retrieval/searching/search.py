@@ -16,7 +16,8 @@ from proxemic.data.sources.listing import absolute, roots_of_rows
 from proxemic.errors import UserError
 from proxemic.metrics import expand_queries, k_reciprocal_distances
 from proxemic.metrics.retrieval import RERANKED
-from proxemic.retrieval.galleries.gallery import Gallery, Hit
+from proxemic.retrieval.galleries.gallery import Gallery
+from proxemic.retrieval.galleries.hits import Hit, hits_of
 from proxemic.retrieval.galleries.items import Where, further_columns
 from proxemic.retrieval.galleries.stores import Neighbours
 from proxemic.retrieval.vectors.embedding import gather, open_sources
@@ -154,7 +155,7 @@ def search_gallery(
     asked = _expanded(gallery, embedded, expand, where) if expand else embedded.embeddings
     k_found = max(k + without_self, RERANKED) if rerank else k + without_self
     neighbours = gallery.neighbours(asked, k_found, where)
-    hits = gallery.hits(_reranked(gallery, asked, neighbours) if rerank else neighbours)
+    hits = hits_of(gallery.store, _reranked(gallery, asked, neighbours) if rerank else neighbours)
     if without_self:
         own = [{name, absolute(name)} for name in embedded.names]
         hits = [[hit for hit in item if hit.path not in names] for item, names in zip(hits, own, strict=True)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
 from proxemic.metrics import FEWEST_CLASSES
-from proxemic.retrieval.galleries.stores.store import Distance
+from proxemic.retrieval.galleries.stores.store import Distance, Store
 from proxemic.tables import Format, Table, percent, without_nan
 
 FORMAT = 3
@@ -252,6 +252,26 @@ def calibration_file(model: str | os.PathLike[str]) -> Path:
     """Return the path of a model's thresholds."""
     path = Path(model)
     return (path if path.is_dir() else path.parent) / NAME
+
+
+def calibration_of(store: Store, model: Path | None, checksum: str | None = None) -> Calibration:
+    """Return a gallery's own calibration, or else that beside its model; raise `UserError` without any.
+
+    `checksum` is that of the model in use, by default the one that made the gallery.
+    """
+    address, distance = store.address, store.info.distance
+    if (content := store.calibration) is not None:
+        return Calibration.from_json(content, address)
+    how = f"learn it with proxemic calibrate --gallery {address}, or give one (--threshold)."
+    if model is None or not calibration_file(model).is_file():
+        raise UserError(f"{address} has no threshold: {how}")
+    calibration = Calibration.read(model, checksum or store.info.embedder)
+    if calibration.distance != distance:
+        raise UserError(
+            f"The threshold of {model} is on the {calibration.distance} distance, but {address} is searched by the "
+            f"{distance} distance: {how}"
+        )
+    return calibration
 
 
 def format_threshold(value: float) -> str:

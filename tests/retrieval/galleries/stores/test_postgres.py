@@ -10,7 +10,7 @@ from ports import free_port
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Gallery
-from proxemic.retrieval.galleries import gallery as galleries_module
+from proxemic.retrieval.galleries import adding
 from proxemic.retrieval.galleries.items import make_items
 from proxemic.retrieval.galleries.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.galleries.stores import postgres as module
@@ -258,7 +258,7 @@ def test_a_server_that_is_killed_between_and_within_batches(
     server.start()
     assert len(store) == 0, "an addition is one transaction"
     # A gallery adds rows in batches, says how many are written, and skips these later.
-    monkeypatch.setattr(galleries_module, "_VECTORS_AT_ONCE", 10)
+    monkeypatch.setattr(adding, "_VECTORS_AT_ONCE", 10)
     gallery, paths = Gallery(store), items["path"].to_pylist()
     there = 0
     for kill_at, written in ((31, 30), (26, 50), (15, 60)):  # noqa: B007 - `vector` reads it

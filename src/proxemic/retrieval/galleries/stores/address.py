@@ -1,7 +1,7 @@
 """Create, open and delete galleries by their addresses."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from proxemic.addresses import GALLERY_ADDRESS, read_scheme, without_password
@@ -25,6 +25,19 @@ def create_store(address: str, info: GalleryInfo) -> Store:
     """
     store, address = _resolve(address)
     return store.create(address, info)
+
+
+def create_or_continue(address: str, info: GalleryInfo) -> Store:
+    """Create a gallery, or open an empty one of the same settings, as a creation that was killed leaves it."""
+    try:
+        return create_store(address, info)
+    except UserError:
+        with suppress(UserError):
+            store = open_store(address)
+            if store.info == info and not len(store):
+                return store
+            store.close()
+        raise
 
 
 @contextmanager
