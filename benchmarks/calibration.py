@@ -31,7 +31,8 @@ from proxemic.data.embeddings import read_embeddings
 from proxemic.data.rows import Rows
 from proxemic.retrieval import Gallery, embed_to_file, improve_gallery, whitened_head
 from proxemic.retrieval.galleries.items import make_items
-from proxemic.retrieval.searching.calibration import Strangers, find_strangers, read_gallery
+from proxemic.retrieval.searching.calibration import Strangers, find_strangers
+from proxemic.retrieval.searching.held_out import read_gallery
 from proxemic.retrieval.vectors.heads import create_with_head
 
 RATES = (0.1, 0.01)

@@ -110,7 +110,7 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
     """
     say("Looking at", *source)
     from proxemic.retrieval.curation import clean
-    from proxemic.retrieval.curation.cleaning import NOT_FOUND
+    from proxemic.retrieval.curation.findings import NOT_FOUND
     from proxemic.tables import Table, terminal_text
 
     found = clean(source, model, report=say, **options)

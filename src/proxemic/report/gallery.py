@@ -28,7 +28,8 @@ from proxemic.report.queries import has_labels, queries
 from proxemic.report.verdict import lead
 from proxemic.report.why_near import why_near
 from proxemic.retrieval import Gallery, open_gallery, summarize_store
-from proxemic.retrieval.curation.cleaning import examine, finding_sections
+from proxemic.retrieval.curation.cleaning import examine
+from proxemic.retrieval.curation.findings import finding_sections
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table, counted
 

@@ -24,7 +24,7 @@ from proxemic.data.rows import Rows
 from proxemic.errors import UserError
 from proxemic.retrieval import Embedder
 from proxemic.retrieval.curation import Cleaning, Duplicate, Outlier, Suspect, clean
-from proxemic.retrieval.curation.cleaning import SHOWN
+from proxemic.retrieval.curation.findings import SHOWN
 
 
 class Patches(nn.Module):

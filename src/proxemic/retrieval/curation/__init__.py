@@ -4,7 +4,7 @@
 decide about the findings of `find_doubts` (``proxemic serve --review``), and `apply_decisions` corrects its labels.
 """
 
-from proxemic.retrieval.curation.cleaning import Cleaning, Duplicate, Outlier, Suspect, clean
+from proxemic.retrieval.curation.cleaning import clean
 from proxemic.retrieval.curation.decisions import (
     Applied,
     Decision,
@@ -13,6 +13,7 @@ from proxemic.retrieval.curation.decisions import (
     write_corrected_table,
 )
 from proxemic.retrieval.curation.doubts import Doubt, find_doubts
+from proxemic.retrieval.curation.findings import Cleaning, Duplicate, Outlier, Suspect
 from proxemic.retrieval.curation.scores import LabelScores, outlier_scores, wrong_label_scores
 
 __all__ = [

@@ -33,7 +33,7 @@ from proxemic.retrieval.exporting.graphs import (
     write_program,
 )
 from proxemic.retrieval.exporting.parity import check, labelled_images, measure, whole_classes
-from proxemic.retrieval.searching.calibration import own_splits, run_of
+from proxemic.retrieval.searching.held_out import own_splits, run_of
 from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import EvaluationConfig
