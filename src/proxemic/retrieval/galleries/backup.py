@@ -23,7 +23,6 @@ from proxemic.retrieval.galleries.items import OWN
 from proxemic.retrieval.galleries.stores import GalleryInfo, create_whole_store
 from proxemic.retrieval.searching.thresholds import Calibration
 
-"""The metadata key of a file, whose JSON describes the gallery besides its rows."""
 _ROWS = 8192  # rows of a row group
 
 

@@ -13,7 +13,7 @@ from galleries import random_vectors, some_items
 from proxemic.errors import UserError
 from proxemic.retrieval.galleries.stores import GalleryInfo, create_store, open_store
 from proxemic.retrieval.galleries.stores import milvus as module
-from proxemic.retrieval.galleries.stores.milvus import _LEFT, _OPEN, Address
+from proxemic.retrieval.galleries.stores.milvus_server import _LEFT, _OPEN, Address
 from proxemic.retrieval.galleries.stores.store import PartlyWritten
 from servers import Milvus
 

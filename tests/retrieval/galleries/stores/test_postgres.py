@@ -14,7 +14,7 @@ from proxemic.retrieval.galleries import adding
 from proxemic.retrieval.galleries.items import make_items
 from proxemic.retrieval.galleries.stores import GalleryInfo, Store, create_store, open_store
 from proxemic.retrieval.galleries.stores import postgres as module
-from proxemic.retrieval.galleries.stores.postgres import Address
+from proxemic.retrieval.galleries.stores.postgres_server import Address
 from servers import Postgres
 
 SECRET = "s3cr3t"

@@ -22,7 +22,7 @@ from proxemic.errors import UserError
 from proxemic.files import may_not_be_read
 from proxemic.image_formats import is_picture_name
 from proxemic.retrieval.galleries.items import OWN, Where, check_where
-from proxemic.retrieval.galleries.stores.store import DECISIONS, IndexKind
+from proxemic.retrieval.galleries.stores.store import DECISIONS, IndexKind, State
 
 APPLICATION = 0x50524F58
 DECISIONS_NAMES = {"decisions": "decisions", "active": "active", "key": "INTEGER PRIMARY KEY"}
@@ -44,32 +44,23 @@ SCHEMA = (
 )
 
 
-@dataclass(frozen=True)
-class State:
+@dataclass(frozen=True, kw_only=True)
+class LocalState(State):
     """The settings of a gallery, and how many rows its files have."""
 
     token: str
-    names: tuple[str, ...]
-    roots: tuple[str, ...]
     faiss: Mapping[str, Any] | None
-    calibration: Mapping[str, Any] | None
-    next_id: int
     places: int
     generation: int
     version: int
 
     @classmethod
     def read(cls, db: sqlite3.Connection) -> Self:
-        query = "SELECT names, roots, faiss, calibration, token, next_id, places, generation, version FROM gallery"
-        names, roots, *optional, token, next_id, places, generation, version = db.execute(query).fetchone()
-        faiss, calibration = (None if text is None else json.loads(text) for text in optional)
-        named = tuple(json.loads(names))
-        return cls(token, named, tuple(json.loads(roots)), faiss, calibration, next_id, places, generation, version)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of all columns."""
-        return (*OWN, *self.names)
+        query = "SELECT next_id, names, roots, calibration, faiss, token, places, generation, version FROM gallery"
+        next_id, *texts, token, places, generation, version = db.execute(query).fetchone()
+        further, roots, calibration, faiss = (json.loads(text or "null") for text in texts)
+        own = {"token": token, "faiss": faiss, "places": places, "generation": generation, "version": version}
+        return cls(next_id, tuple(further), tuple(roots), calibration, **own)
 
     def file(self, folder: Path, kind: str) -> Path:
         """Return the file of ``vectors`` or ``features``."""
@@ -153,11 +144,11 @@ def numbers_of(found: sqlite3.Cursor) -> Int64[np.ndarray, " rows"]:
     return np.fromiter((number for (number,) in found), np.int64)
 
 
-def condition_of(where: Where | None, state: State) -> tuple[str, list[str]]:
+def condition_of(where: Where | None, state: LocalState) -> tuple[str, list[str]]:
     """Build an expression of SQL from conditions, and its values."""
     parts, values = ["TRUE"], []
     for name, allowed in check_where(where, state.columns).items():
-        column = name if name in OWN else f"json_extract(cells, '$[{state.names.index(name)}]')"
+        column = name if name in OWN else f"json_extract(cells, '$[{state.further.index(name)}]')"
         texts = [text for text in allowed if text is not None]
         parts.append(f"({column} IN (SELECT value FROM json_each(?)){f' OR {column} IS NULL' * (None in allowed)})")
         values.append(json.dumps(texts))

@@ -34,7 +34,7 @@ from proxemic.retrieval.galleries.stores.database import (
     DECISIONS_NAMES,
     SCHEMA,
     IndexEntry,
-    State,
+    LocalState,
     as_table,
     condition_of,
     connect,
@@ -88,7 +88,7 @@ class LocalStore(Store):
                 )
             check_format(folder, pragma(db, "user_version"))
             info = GalleryInfo.from_json(json.loads(db.execute("SELECT info FROM gallery").fetchone()[0]), folder)
-            self._token = State.read(db).token
+            self._token = LocalState.read(db).token
         super().__init__(str(folder), replace(info, model=str(folder.absolute())) if info.model == OWN_MODEL else info)
 
     @classmethod
@@ -128,7 +128,7 @@ class LocalStore(Store):
         store = cls.open(address)
         folder, has_model = store.folder, store.info.model == str(store.folder.absolute())
         with store._transaction(write=True) as db, write_errors(folder):
-            index = State.read(db).faiss
+            index = LocalState.read(db).faiss
             # Without its database there is no gallery. If the process is killed from here on, the next `create` removes
             # the other files.
             (folder / GALLERY_FILE).unlink()
@@ -150,7 +150,7 @@ class LocalStore(Store):
         with connect(self.folder, "written" if write else "read") as db:
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             if self._token is not None:
-                state = State.read(db)
+                state = LocalState.read(db)
                 if state.token != self._token:
                     raise UserError(f"{self.folder} is another gallery than the one that was opened: open it again.")
                 if write:
@@ -179,7 +179,7 @@ class LocalStore(Store):
     def _owns(self, path: Path) -> bool:
         return bool(_FILES.fullmatch(path.name)) and path.name.split("-")[1] == self._token
 
-    def _remove_replaced(self, state: State) -> None:
+    def _remove_replaced(self, state: LocalState) -> None:
         """Remove the files of other generations; whoever reads them has mapped them before the commit."""
         for path in self.folder.iterdir():
             if self._owns(path) and path.name.split("-")[2] != f"{state.generation}.f32":
@@ -189,7 +189,7 @@ class LocalStore(Store):
     def _now(self) -> Snapshot:
         """Return the present state, which other processes may have changed."""
         with self._transaction() as db:
-            state, seen = State.read(db), self._seen
+            state, seen = LocalState.read(db), self._seen
             if seen is None or seen.state.version != state.version:
                 seen = self._seen = Snapshot.read(db, self.folder, self.info)
         return seen
@@ -201,21 +201,9 @@ class LocalStore(Store):
         with self._transaction() as db:
             return db.execute(query, values).fetchall()
 
-    def _state(self) -> State:
+    def _state(self) -> LocalState:
         with self._transaction() as db:
-            return State.read(db)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self._state().columns
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        return self._state().roots
-
-    @property
-    def calibration(self) -> Mapping[str, Any] | None:
-        return self._state().calibration
+            return LocalState.read(db)
 
     @property
     def size(self) -> int:
@@ -223,7 +211,7 @@ class LocalStore(Store):
 
     def add_roots(self, roots: Sequence[str]) -> None:
         with self._changing() as db:
-            merged = merge_roots([*State.read(db).roots, *roots])
+            merged = merge_roots([*LocalState.read(db).roots, *roots])
             db.execute("UPDATE gallery SET roots = ?", (json.dumps(merged),))
 
     def keep_calibration(self, content: Mapping[str, Any]) -> None:
@@ -242,8 +230,8 @@ class LocalStore(Store):
         with self._changing() as db:
             known = "DELETE FROM rows WHERE path IN (SELECT value FROM json_each(?))"
             replaced = db.execute(known, (json.dumps(paths),)).rowcount
-            state = State.read(db)
-            names = [*dict.fromkeys((*state.names, *items.column_names[2:]))]
+            state = LocalState.read(db)
+            names = state.with_further(items.column_names)
             missing = [None] * len(paths)
             cells = [items[name].to_pylist() if name in items.column_names else missing for name in names]
             texts = map(json.dumps, zip(*cells, strict=True)) if names else ["[]"] * len(paths)
@@ -259,7 +247,7 @@ class LocalStore(Store):
 
     def _compact(self, db: sqlite3.Connection) -> None:
         """Write the files again without removed rows if these are more than a third."""
-        state, (removed,) = State.read(db), db.execute("SELECT count(*) FROM removed").fetchone()
+        state, (removed,) = LocalState.read(db), db.execute("SELECT count(*) FROM removed").fetchone()
         if 3 * removed <= state.places:
             return
         snapshot = Snapshot.read(db, self.folder, self.info)
@@ -278,7 +266,7 @@ class LocalStore(Store):
 
     def remove(self, where: Where) -> int:
         with self._changing() as db:
-            condition, values = condition_of(where, State.read(db))
+            condition, values = condition_of(where, LocalState.read(db))
             count = db.execute(f"DELETE FROM rows WHERE {condition}", values).rowcount
             self._compact(db)
         return count
@@ -331,7 +319,7 @@ class LocalStore(Store):
     def items(self, ids: RowIds) -> pa.Table:
         query = "SELECT id, path, label, cells FROM rows WHERE id IN (SELECT value FROM json_each(?))"
         with self._transaction() as db:
-            names = State.read(db).names
+            names = LocalState.read(db).further
             found = {row[0]: row for row in db.execute(query, (json.dumps(np.unique(ids).tolist()),))}
         return as_table([found[number] for number in ids.tolist() if number in found], names)
 
@@ -353,7 +341,7 @@ class LocalStore(Store):
 
     def next_ids(self, after: int = -1, count: int = 24, where: Where | None = None) -> RowIds:
         with self._transaction() as db:
-            condition, values = condition_of(where, State.read(db))
+            condition, values = condition_of(where, LocalState.read(db))
             query = f"SELECT id FROM rows WHERE {condition} AND id > ? ORDER BY id LIMIT ?"
             return numbers_of(db.execute(query, (*values, after, count)))
 
@@ -364,7 +352,7 @@ class LocalStore(Store):
             arrays = snapshot.arrays
             for _, first, end in blocks(0, snapshot.state.places):
                 found = db.execute(query, (int(arrays.ids[first]), int(arrays.ids[end - 1]))).fetchall()
-                tables.append(as_table(found, snapshot.state.names))
+                tables.append(as_table(found, snapshot.state.further))
         for _, table in zip(snapshot.check(sums), tables, strict=True):
             for first in range(0, len(table), batch_size):
                 part = table[first : first + batch_size]
@@ -379,7 +367,7 @@ class LocalStore(Store):
         snapshot = self._now()
         entry = None if kind == "exact" else _indexing().build(self.address, snapshot.arrays, kind, settings)
         with self._changing() as db:
-            before = State.read(db).faiss
+            before = LocalState.read(db).faiss
             db.execute("UPDATE gallery SET faiss = ?", (None if entry is None else json.dumps(entry.to_json()),))
         if before is not None:
             IndexEntry(**before).path.unlink(missing_ok=True)

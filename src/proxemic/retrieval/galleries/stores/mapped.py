@@ -11,7 +11,7 @@ import numpy as np
 
 from proxemic.files import write_errors
 from proxemic.retrieval.galleries.stores.arrays import Arrays
-from proxemic.retrieval.galleries.stores.database import State, damaged, numbers_of
+from proxemic.retrieval.galleries.stores.database import LocalState, damaged, numbers_of
 from proxemic.retrieval.galleries.stores.store import FeatureRows, GalleryInfo, VectorRows
 
 BLOCK = 8192
@@ -22,7 +22,7 @@ BLOCK = 8192
 class Snapshot:
     """The mapped files of a state, which stay readable when a writer replaces them."""
 
-    state: State
+    state: LocalState
     arrays: Arrays
     features: FeatureRows | None
     paths: Sequence[Path]
@@ -30,7 +30,7 @@ class Snapshot:
     @classmethod
     def read(cls, db: sqlite3.Connection, folder: Path, info: GalleryInfo) -> "Snapshot":
         """Map the files of the present state, in a transaction, as long as which no writer removes them."""
-        state = State.read(db)
+        state = LocalState.read(db)
         before = np.frombuffer(db.execute("SELECT ids FROM gallery").fetchone()[0], "<i8")
         ids = np.concatenate([before, np.arange(state.next_id - state.places + len(before), state.next_id)])
         paths = [state.file(folder, kind) for kind in ("vectors", "features")]
@@ -62,7 +62,7 @@ def _map(path: Path, places: int, size: int) -> np.ndarray:
 
 
 def append(
-    db: sqlite3.Connection, folder: Path, state: State, vectors: VectorRows, features: FeatureRows | None = None
+    db: sqlite3.Connection, folder: Path, state: LocalState, vectors: VectorRows, features: FeatureRows | None = None
 ) -> None:
     """Write and sync numbers behind those of a state, and update the checksums."""
     kinds = {"vectors": vectors} if features is None else {"vectors": vectors, "features": features}

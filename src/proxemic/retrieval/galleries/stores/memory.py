@@ -9,7 +9,7 @@ from jaxtyping import Int64
 
 from proxemic.arrow import as_numbers
 from proxemic.errors import UserError
-from proxemic.retrieval.galleries.items import Where, check_where, matching
+from proxemic.retrieval.galleries.items import OWN, Where, check_where, matching
 from proxemic.retrieval.galleries.stores.arrays import Arrays
 from proxemic.retrieval.galleries.stores.store import (
     GalleryInfo,
@@ -17,6 +17,7 @@ from proxemic.retrieval.galleries.stores.store import (
     Neighbours,
     QueryRows,
     RowIds,
+    State,
     Store,
     VectorRows,
 )
@@ -44,17 +45,9 @@ class MemoryStore(Store):
     def __len__(self) -> int:
         return len(self._items)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(self._items.column_names)
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        return self._roots
-
-    @property
-    def calibration(self) -> None:
-        return None
+    def _state(self) -> State:
+        further = tuple(name for name in self._items.column_names if name not in OWN)
+        return State(len(self), further, self._roots)
 
     def known_paths(self, paths: Sequence[str]) -> set[str]:
         return {*paths} & {*self._items["path"].to_pylist()}

@@ -13,11 +13,11 @@ from proxemic.errors import UserError
 from proxemic.retrieval.galleries.items import OWN, Where
 from proxemic.retrieval.galleries.stores.store import (
     FeatureRows,
-    GalleryInfo,
     IndexKind,
     Neighbours,
     QueryRows,
     RowIds,
+    State,
     Store,
     VectorRows,
     exact_distances,
@@ -30,24 +30,10 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class State:
-    """State of a gallery on a server, besides its rows; an `index` of None compares every row."""
+class RemoteState(State):
+    """State of a gallery on a server; an `index` of None compares every row."""
 
-    info: GalleryInfo
-    next_id: int = 0
-    further: tuple[str, ...] = ()
     index: Mapping[str, int] | None = None
-    roots: tuple[str, ...] = ()
-    calibration: Mapping[str, Any] | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of all columns."""
-        return (*OWN, *self.further)
-
-    def with_further(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the further columns, extended by those of new rows."""
-        return tuple(dict.fromkeys((*self.further, *(name for name in names if name not in OWN))))
 
 
 class RemoteStore(Store):
@@ -56,8 +42,7 @@ class RemoteStore(Store):
     indexes: ClassVar[tuple[IndexKind, ...]] = ("exact", "hnsw")
 
     @abstractmethod
-    def _state(self) -> State:
-        """Read the state."""
+    def _state(self) -> RemoteState: ...
 
     @abstractmethod
     def _nearest(self, queries: QueryRows, k: int, where: Where | None) -> Iterable[Sequence[tuple[int, Any]]]:
@@ -66,18 +51,6 @@ class RemoteStore(Store):
     @abstractmethod
     def _rows(self, ids: Sequence[int], fields: Sequence[str]) -> list[Row]:
         """Return these fields of the existing rows with these ids, in any order."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self._state().columns
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        return self._state().roots
-
-    @property
-    def calibration(self) -> Mapping[str, Any] | None:
-        return self._state().calibration
 
     @property
     def index(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -11,7 +11,7 @@ from jaxtyping import Float32, Int64
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.retrieval.galleries.items import Where
+from proxemic.retrieval.galleries.items import OWN, Where
 
 with optional_dependency("train"):
     import pyarrow as pa
@@ -105,6 +105,25 @@ def check_format(owner: object, version: int) -> None:
         raise UserError(f"{owner} was written by an older version of proxemic (format {version}): create it again.")
 
 
+@dataclass(frozen=True)
+class State:
+    """What a gallery knows besides its rows: the next id, its further columns, its roots and its calibration."""
+
+    next_id: int = 0
+    further: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    calibration: Mapping[str, Any] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return (*OWN, *self.further)
+
+    def with_further(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the further columns, extended by those of new rows."""
+        return tuple(dict.fromkeys((*self.further, *(name for name in names if name not in OWN))))
+
+
 class Neighbours(NamedTuple):
     """The rows of a gallery nearest to each query, nearest first; rows at the same distance in the order of adding.
 
@@ -162,15 +181,19 @@ class Store(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
     @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """The names of its columns, `id`, `path` and `label` first."""
+    def _state(self) -> State:
+        """Read the state."""
 
     @property
-    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns, `id`, `path` and `label` first."""
+        return self._state().columns
+
+    @property
     def roots(self) -> tuple[str, ...]:
         """The folders and addresses below which pictures may be opened."""
+        return self._state().roots
 
     @abstractmethod
     def add_roots(self, roots: Sequence[str]) -> None:
@@ -181,9 +204,9 @@ class Store(ABC):
         return work()
 
     @property
-    @abstractmethod
     def calibration(self) -> Mapping[str, Any] | None:
         """The content of `proxemic.retrieval.Calibration` that was learnt on this gallery, or None."""
+        return self._state().calibration
 
     @abstractmethod
     def keep_calibration(self, content: Mapping[str, Any]) -> None:
