@@ -432,7 +432,7 @@ def test_the_page_of_reports(run: Path, shelf: Path, folder: Path, here: Path, m
     assert {path.name for path in here.glob("*.html")} == {f"{name}.html" for name in names}
 
 
-def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_of_galleries(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(here / "photos", classes=12, images=6)
     write_folder(here / "queries", classes=3, images=2)
     write_folder(here / "new-photos", classes=2, images=2)
@@ -444,7 +444,8 @@ def test_the_page_of_retrieval(here: Path, capsys: pytest.CaptureFixture[str]) -
     recipe = write_recipe(here / "tiny.yaml", here / "photos")
     quick = ["--training.epochs", "1"]
     assert main(["train", "--recipe", str(recipe), "--out", "runs/photos", *quick]) == 0, capsys.readouterr().err
-    assert run_commands("retrieval.md", {"serve": None}) == 22
+    pages = ("retrieval.md", "stores.md", "recognition.md", "cleaning.md")
+    assert [run_commands(page, {"serve": None}) for page in pages] == [13, 2, 4, 3]
     run_page("retrieval.md")
     assert {path.name for path in here.iterdir()} >= {"found.html", "found.png", "colours.html", "vectors.parquet"}
 
