@@ -142,17 +142,17 @@ def measured(loss: str) -> str:
         order = setting.ranking()
         for search, form in searches.items():
             if search in order:
-                place = f"{order.index(search) + 1} of {len(order)}"
+                rank = f"{order.index(search) + 1} of {len(order)}"
                 form_cell = [form] if len(searches) > 1 else []
                 mean = interval(setting.runs(search).values())
                 rows.append(
-                    [f"[{setting.title}]({_link(setting.page)})", *form_cell, mean, place, _gain(setting, search)]
+                    [f"[{setting.title}]({_link(setting.page)})", *form_cell, mean, rank, _gain(setting, search)]
                 )
     form_column = ["form"] if len(searches) > 1 else []
-    table = _table(["setting", *form_column, "MAP@R", "place", "gain over softmax"], rows, texts=1 + len(form_column))
+    table = _table(["setting", *form_column, "MAP@R", "rank", "gain over softmax"], rows, texts=1 + len(form_column))
     return (
-        "Percentages on test classes with 95% intervals over seeds; every loss was searched with the same budget.\n"
-        "*Place* counts the searches of the setting, the best first.\n\n" + table
+        "Percentages on test classes, with 95% intervals over seeds. Every loss was tuned with the same budget.\n"
+        "*Rank*: among all tuned variants in this setting, the best first.\n\n" + table
     )
 
 
@@ -163,7 +163,7 @@ def situations(_: str) -> str:
         start = f"[`{item['start']}`]({item['start']}.md)" + (f", {item['how']}" if "how" in item else "")
         link = "cost" if item["page"].startswith("..") else "results"
         rows.append([item["when"].rstrip("."), start, item["gain"], item["recall"], f"[{link}]({_link(item['page'])})"])
-    columns = ["situation", "start with", "preferred by validation: MAP@R over softmax", "its Recall@1", "measured"]
+    columns = ["situation", "start with", "best other loss in validation: MAP@R over softmax", "its Recall@1", "measured"]
     return _table(columns, rows, texts=5)
 
 

@@ -310,7 +310,7 @@ def test_evaluate_says_what_is_wrong(
 def test_the_commands_of_the_page(
     run: Path, folder: Path, files: Path, tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "evaluating.md").read_text()
     commands = re.findall(r"^proxemic (evaluate .*?)(?:  +#.*)?$", page, re.MULTILINE)
     assert len(commands) == 8
     (tmp_path / "runs").mkdir()

@@ -5,7 +5,7 @@ replacement, each with all its queries (the cluster bootstrap: Davison and Hinkl
 Application, 1997, section 3.8). An interval does not include the variance of anything that is not resampled, such as
 training.
 
-With few classes the interval would be far too narrow (docs/metrics.md has figures), so there is none below
+With few classes the interval would be far too narrow (docs/benchmarks.md has figures), so there is none below
 `FEWEST_CLASSES`.
 """
 

@@ -28,7 +28,8 @@ def step_rows(optimizer: _Optimizer) -> _Optimizer:
 
     The gradients of such a loss are then sparse: time and memory of a step depend on the number of sampled classes, and
     the other rows keep their values and their state. Without this call, gradients are dense and the optimiser steps
-    every row, as torch does. A step that is interrupted (by Ctrl-C or for lack of memory) changes nothing.
+    every row, as torch does. During a step, the optimiser's ``param_groups`` hold a parameter of the sampled rows
+    instead of the proxies. A step that is interrupted (by Ctrl-C or for lack of memory) changes nothing.
 
     Args:
         optimizer: A new SGD, Adam, AdamW, Adagrad, Adadelta, Adamax, NAdam, RAdam or RMSprop. Post-step hooks that are
