@@ -40,7 +40,7 @@ def command(main: Callable[..., None]) -> None:
             options["choices"] = kinds
         else:
             options["type"] = kinds[0]
-            options["nargs"] = {Sequence: "+", tuple: len(kinds)}.get(get_origin(hint), None if flag else "?")
+            options["nargs"] = {Sequence: "*", tuple: len(kinds)}.get(get_origin(hint), None if flag else "?")
         if flag:
             options["dest"] = name
         parser.add_argument(f"--{name.rstrip('_').replace('_', '-')}" if flag else name, **options)
