@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
-from torch import Tensor
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.arrays import as_tensor
-from proxemic.data import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.roots import as_root
 from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.sources.listing import absolute, roots_of_rows
@@ -26,6 +24,7 @@ from proxemic.data.stamps import stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
+from proxemic.lazy import Tensor, torch
 from proxemic.retrieval.galleries.items import STAMP, Where, check_columns, check_where, further_columns, make_items
 from proxemic.retrieval.galleries.stores import (
     GalleryInfo,
@@ -38,7 +37,6 @@ from proxemic.retrieval.galleries.stores import (
 )
 from proxemic.retrieval.galleries.stores.address import check_new_folder, is_folder
 from proxemic.retrieval.galleries.stores.store import PartlyWritten
-from proxemic.retrieval.improving.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.searching.thresholds import Calibration, ChosenThreshold, calibration_file, how_to_measure
 from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.embedding import (
@@ -50,9 +48,8 @@ from proxemic.retrieval.vectors.embedding import (
     open_sources,
     useless_vectors,
 )
-from proxemic.retrieval.vectors.heads import create_with_head, take_apart
+from proxemic.retrieval.vectors.heads import ENOUGH_TO_WHITEN, create_with_head, take_apart
 from proxemic.retrieval.vectors.preparation import Picture, check_reading
-from proxemic.runs.embed import load_embedder
 from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
@@ -228,7 +225,10 @@ class Gallery:
         order = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
         sample = gather([rows.take(np.sort(order))], embedder, **_reading(adding))
         assert sample.embeddings is not None
-        head, path = whitened_head(sample.embeddings), embedder.path
+        from proxemic.retrieval.improving.improvement import whitened_head
+        from proxemic.runs.embed import load_embedder
+
+        head, path = whitened_head(torch.from_numpy(sample.embeddings)), embedder.path
         assert path is not None
         # The embedder itself has its batch norms folded into other weights.
         facts = (embedder.precision, embedder.checksum)
@@ -358,9 +358,9 @@ class Gallery:
             for part in [new] if new.embeddings is not None else parts:
                 unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
                 if len(part):
-                    with torch.no_grad():
-                        vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
-                    features = None if head is None or part.embeddings is None else part.embeddings.numpy()
+                    assert part.embeddings is not None
+                    vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
+                    features = None if head is None else part.embeddings
                     written, replaced = self.store.transaction(partial(self._write, part, vectors, features, update))
                     count, updated = count + len(written) - len(replaced), updated + len(replaced)
                     known = (known | {*part.names}) - {*written}
@@ -486,9 +486,10 @@ class Gallery:
             ValueError: If k is out of range, or `where` names an unknown column.
         """
         self.check_question(k, where)
-        texts = self.embedder.embed_texts(text, batch_size=batch_size)
-        pictures = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
-        return self.search_vectors(torch.cat([pictures, texts]), k, where)
+        vectors = self.embedder.vectors(queries, batch_size=batch_size, workers=workers)
+        if text:
+            vectors = np.concatenate([vectors, self.embedder.embed_texts(text, batch_size=batch_size).numpy()])
+        return self.search_vectors(vectors, k, where)
 
     def search_vectors(
         self,
@@ -526,7 +527,7 @@ class Gallery:
         chosen = self.settle_threshold(rate, threshold)
         for note in chosen.notes:
             getLogger("proxemic").warning(note)
-        vectors = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
+        vectors = self.embedder.vectors(queries, batch_size=batch_size, workers=workers)
         return self.recognize_vectors(vectors, chosen.threshold)
 
     def recognize_vectors(
@@ -728,22 +729,24 @@ def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
 
 def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
     """Validate vectors; return them in float32, scaled to unit length if the gallery is searched by cosine."""
-    tensor = as_tensor("vectors", vectors).detach().cpu()
-    if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
+    if not isinstance(vectors, np.ndarray) or vectors.dtype != np.float32:
+        tensor = as_tensor("vectors", vectors).detach().cpu()
+        vectors = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+    if vectors.ndim != 2 or vectors.shape[1] != info.dim or vectors.dtype.kind != "f":
         raise ValueError(
-            f"vectors are {str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}, but those of "
-            f"{address} are floats [rows, {info.dim}]."
+            f"vectors are {vectors.dtype} of shape {list(vectors.shape)}, but those of {address} are floats [rows, "
+            f"{info.dim}]."
         )
-    numbers = tensor.float()
+    numbers = vectors
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
     return as_stored(numbers, info)
 
 
-def as_stored(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
+def as_stored(vectors: Float[np.ndarray, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
     """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
     assert vectors is not None
     if info.distance == "cosine":
         # In float64, as the square of a large length overflows float32.
-        vectors = torch.nn.functional.normalize(vectors.double(), dim=1, eps=0.0)
-    return vectors.float().contiguous().numpy()
+        vectors = vectors / np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    return np.ascontiguousarray(vectors, np.float32)
