@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int64
-from torch import Tensor
+
+from proxemic.lazy import Tensor, is_tensor, torch
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -15,7 +15,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     >>> as_tensor("rows", np.eye(2)[::-1][:1])
     tensor([[0., 1.]], dtype=torch.float64)
     """
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return value
     try:
         # A copy if torch cannot share the memory, because it is read-only, strided or in another byte order.

@@ -1,4 +1,8 @@
-"""Import the names of a package when they are first used."""
+"""Import the names of a package, and torch, when they are first used.
+
+A search of pictures whose vectors are kept needs no torch, which takes seconds to import: modules on its way take
+`torch` and `Tensor` from here instead.
+"""
 
 import ast
 import sys
@@ -6,9 +10,26 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from proxemic.extras import optional_dependency
+
+if TYPE_CHECKING:
+    import torch as torch
+    from torch import Tensor as Tensor
+else:
+
+    class _Torch:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("torch"), name)
+
+    torch, Tensor = _Torch(), Any  # jaxtyping checks shape and type of whatever has them
+
+
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Return whether a value is a tensor; without importing torch, as there is none before something else has."""
+    loaded = sys.modules.get("torch")
+    return loaded is not None and isinstance(value, loaded.Tensor)
 
 
 def lazy_names(package: str, extra: str = "train") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

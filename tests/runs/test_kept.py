@@ -220,6 +220,6 @@ def test_a_killed_command_loses_a_second_of_work(cache: Path, photos: Path, mode
 def test_the_command(cache: Path, photos: Path, model: Path, here: Here) -> None:
     assert here("cache").stdout.startswith("0 embeddings")
     embed(model, photos)
-    assert here("cache").stdout.splitlines()[-1].startswith("6 embeddings by 1 model, ")
+    assert "\n6 embeddings by 1 model, " in here("cache").stdout
     assert f"removed from {cache / 'vectors'}" in here("cache", "--clear").stdout
     assert embed(model, photos)[1] == 6

@@ -1,17 +1,23 @@
-"""The command that shows and empties the kept embeddings."""
+"""The command that shows and empties the kept embeddings and converted networks."""
 
 
 def cache(*, clear: bool = False) -> None:
-    """Show the embeddings that are kept in the user's cache, or remove them.
+    """Show the embeddings and converted networks that are kept in the user's cache, or remove them.
 
     Every command keeps the embeddings that it makes, so that no other embeds the same pictures by the same model again.
     Those that were not used for the longest time are removed when all exceed 10 GB (PROXEMIC_CACHE_GB; 0 keeps none).
-    The variable PROXEMIC_CACHE moves the cache.
+    The variable PROXEMIC_CACHE moves the cache. Networks are converted for ONNX Runtime, which is faster on most CPUs.
 
     Args:
-        clear: Remove all kept embeddings; pretrained networks and decoded images stay.
+        clear: Remove all kept embeddings and converted networks; pretrained networks and decoded images stay.
     """
-    from proxemic.runs.kept import clear_kept, kept_embeddings, vectors_folder
+    from proxemic.runs.kept import (
+        clear_kept,
+        converted_networks,
+        kept_embeddings,
+        networks_folder,
+        vectors_folder,
+    )
     from proxemic.tables import size_text
 
     if clear:
@@ -23,3 +29,5 @@ def cache(*, clear: bool = False) -> None:
     rows, size = (sum(column) for column in zip(*kept.values(), strict=True)) if kept else (0, 0)
     models = f"{len(kept)} model{'s' * (len(kept) != 1)}"
     print(f"{rows:,} embeddings by {models}, {size_text(size)} in {vectors_folder()}")
+    networks, size = converted_networks()
+    print(f"{networks} network{'s' * (networks != 1)} for ONNX Runtime, {size_text(size)} in {networks_folder()}")

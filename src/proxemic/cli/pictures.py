@@ -38,7 +38,7 @@ def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **op
         ray_address (ADDRESS)
     """
     from proxemic.retrieval.vectors.bulk import embed_to_file
-    from proxemic.runs.evaluate import computed_in
+    from proxemic.runs.precision import computed_in
 
     try:
         written = embed_to_file(sources, out, model, report=say, **options)

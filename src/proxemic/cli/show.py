@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from proxemic.runs.evaluate import computed_in
+from proxemic.runs.precision import computed_in
 from proxemic.runs.verdict import BEFORE, recorded_verdict
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Table, percent

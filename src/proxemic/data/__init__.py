@@ -7,9 +7,17 @@ verify), `corruptions`. Sub-packages: `sources` (folders, tables and data sets w
 (published data sets), `formats` (file formats).
 """
 
-from proxemic.extras import optional_dependency
+from typing import TYPE_CHECKING
 
-with optional_dependency("train"):
+from proxemic.extras import optional_dependency
+from proxemic.lazy import lazy_names
+
+with optional_dependency("train"):  # so that without the extra each module below is one sentence
+    import PIL  # noqa: F401
+    import pyarrow  # noqa: F401
+    import tqdm  # noqa: F401
+
+if TYPE_CHECKING:
     from proxemic.data.benchmarks import CUB200, Cars196, FashionMNIST, InShop, Omniglot, StanfordOnlineProducts
     from proxemic.data.cache import CacheConfig
     from proxemic.data.corruptions import CORRUPTIONS, SEVERITIES, CorruptedPixels, Corruption
@@ -109,3 +117,5 @@ __all__ = [
     "split_classes",
     "write_embeddings",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64, Shaped
-from torch import Tensor
 
 from proxemic.arrow import as_numbers, as_texts
 from proxemic.extras import optional_dependency
 from proxemic.files import readable
+from proxemic.lazy import Tensor, is_tensor, torch
 from proxemic.spelling import canonical
 
 with optional_dependency("train"):
@@ -63,7 +62,7 @@ class Rows:
         columns: One text, or null, per row. `path` is the name of a row, `label` its class; docs/own-tables.md
             describes further columns of tables of images. Any other columns are kept, too.
         pixels: `Pixels`, or `Vectors` instead of pictures; None if there are none.
-        embeddings: The embedding of each row, ``[rows, dim]``; None before rows are embedded.
+        embeddings: The embedding of each row, a tensor or array ``[rows, dim]``; None before rows are embedded.
         notes: Facts that the user must know, one sentence each.
         unreadable: Reasons why further rows were left out, by name.
         ignored: Files that are not pictures by their names.
@@ -83,7 +82,7 @@ class Rows:
 
     columns: pa.Table
     pixels: Any = None
-    embeddings: Float[Tensor, "rows dim"] | None = None
+    embeddings: Float[Any, "rows dim"] | None = None
     notes: tuple[str, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[Path, ...] = ()
@@ -103,7 +102,7 @@ class Rows:
     def of(cls, content: Any = None, /, **columns: Sequence[str | None]) -> "Rows":
         """Make rows from pixels, vectors or a tensor of embeddings, and lists of texts."""
         table = pa.table({name: _as_array(texts) for name, texts in columns.items()})
-        return cls(table, embeddings=content) if isinstance(content, Tensor) else cls(table, content)
+        return cls(table, embeddings=content) if is_tensor(content) else cls(table, content)
 
     @classmethod
     def join(cls, parts: Sequence["Rows"], pixels: Any = None) -> "Rows":
@@ -112,7 +111,7 @@ class Rows:
         return Rows(
             pa.concat_tables([part.columns for part in parts], promote_options="default"),
             pixels,
-            torch.cat(embeddings) if embeddings else None,
+            _joined(embeddings) if embeddings else None,
             tuple(note for part in parts for note in part.notes),
             {name: why for part in parts for name, why in part.unreadable.items()},
             tuple(path for part in parts for path in part.ignored),
@@ -207,7 +206,7 @@ class Rows:
             self,
             columns=self.columns.take(as_numbers(chosen)) if self.columns.num_columns else self.columns,
             pixels=None if self.pixels is None else self.pixels.select(chosen),
-            embeddings=None if self.embeddings is None else self.embeddings[torch.from_numpy(chosen)],
+            embeddings=None if self.embeddings is None else self.embeddings[chosen],
             places=self.places and self.places._replace(numbers=self.places.numbers[chosen]),
         )
 
@@ -219,6 +218,10 @@ class Rows:
         """Add columns, or replace those of the same name."""
         kept = dict(zip(self.columns.column_names, self.columns.columns, strict=True))
         return replace(self, columns=pa.table(kept | {name: _as_array(texts) for name, texts in columns.items()}))
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return torch.cat([*parts]) if is_tensor(parts[0]) else np.concatenate(parts)
 
 
 def truth_texts(flags: Bool[Tensor, " rows"]) -> list[str]:

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
+from jaxtyping import Float32
 from PIL import Image
-from torch import Tensor, nn
 
 from proxemic.data.reading import ImageInput, cut_thin, read_image, resize_shorter
 from proxemic.extras import optional_dependency
 from proxemic.files import reading
+from proxemic.lazy import Tensor, torch
 from proxemic.ranges import check_fields
 
 Transform = Callable[[ImageInput], Tensor]
 Interpolation = Literal[
     "nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
 ]  # in the order of Pillow's numbers
-CustomTransform = nn.Module | Callable[..., Any]
+CustomTransform = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,11 @@ class Preprocessing:
 
     def evaluation(self) -> Transform:
         """Make the deterministic transform; it takes any input of `read_image`."""
-        return Steps([_ToChannels(self), *_fit(self), _ToTensor(self, noise=0.0)])
+        return Steps([self.arrays(), _as_tensor])
+
+    def arrays(self) -> Callable[[ImageInput], Float32[np.ndarray, "channels height width"]]:
+        """Make the same transform as `evaluation` without torch: its tensors share the memory of these arrays."""
+        return Steps([self.fit(), _Normalize(self)])
 
 
 @dataclass(frozen=True)
@@ -260,7 +264,7 @@ class Augmentation:
             steps.append(v2.ColorJitter(self.brightness, self.contrast, self.saturation, self.hue))
         if self.grey > 0:
             steps.append(v2.RandomGrayscale(self.grey))
-        steps += [*(self.after_crop or []), _ToTensor(preprocessing, self.noise)]
+        steps += [*(self.after_crop or []), _Normalize(preprocessing, self.noise), _as_tensor]
         if self.erase > 0:
             steps.append(v2.RandomErasing(self.erase))
         return Steps([*steps, *(self.on_tensor or [])])
@@ -273,41 +277,45 @@ def _fit(preprocessing: Preprocessing) -> list[Callable[[Any], Any]]:
     return [Resize(preprocessing.resized, method), CenterCrop(size, preprocessing.crop_rounding)]
 
 
-class _ToChannels(nn.Module):
+class _ToChannels:
     """Read any input of `read_image`, reduce it, and convert it to grey or RGB."""
 
     def __init__(self, preprocessing: Preprocessing) -> None:
-        super().__init__()
         self.mode = "L" if preprocessing.channels == 1 else "RGB"
         self.side, self.bits = preprocessing.reduced_side, preprocessing.bits
 
-    def forward(self, image: ImageInput) -> Image.Image:
+    def __call__(self, image: ImageInput) -> Image.Image:
         image = read_image(image, self.side, self.bits)
         return image if image.mode == self.mode else image.convert(self.mode)
 
 
-class _ToTensor(nn.Module):
+class _Normalize:
     """Scale, add noise and normalise in one step; torchvision's three steps cost more than all others together."""
 
-    def __init__(self, preprocessing: Preprocessing, noise: float) -> None:
-        super().__init__()
-        self.bgr = preprocessing.channel_order == "bgr"
-        self.white = preprocessing.white
-        self.noise = noise * preprocessing.white
-        self.mean = torch.tensor(preprocessing.mean, dtype=torch.float32).view(-1, 1, 1)
-        self.std = torch.tensor(preprocessing.std, dtype=torch.float32).view(-1, 1, 1)
+    def __init__(self, preprocessing: Preprocessing, noise: float = 0.0) -> None:
+        self.is_bgr, self.white, self.noise = preprocessing.channel_order == "bgr", preprocessing.white, noise
+        self.mean, self.std = (
+            np.array(values, np.float32).reshape(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std)
+        )
 
-    def forward(self, image: Image.Image) -> Tensor:
-        pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, -1).permute(2, 0, 1)
-        if self.bgr:
-            pixels = pixels.flip(0)
-        # Contiguous channels: the next steps are slow on interleaved ones. Noise is still drawn in interleaved order.
-        values = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+    def __call__(self, image: Image.Image) -> Float32[np.ndarray, "channels height width"]:
+        pixels = np.asarray(image).reshape(image.height, image.width, -1).transpose(2, 0, 1)
+        if self.is_bgr:
+            pixels = pixels[::-1]
+        # Contiguous channels: the next steps are slow on interleaved ones.
+        values = pixels.astype(np.float32, order="C")
         if self.white != 255:
-            values.div_(255)
-        if self.noise > 0:
-            values.add_(torch.randn_like(pixels, dtype=torch.float32), alpha=self.noise)
-        return values.sub_(self.mean).div_(self.std)
+            values /= np.float32(255)
+        if self.noise > 0:  # drawn in interleaved order
+            noise = torch.empty(image.height, image.width, len(pixels)).permute(2, 0, 1).normal_()
+            torch.from_numpy(values).add_(noise, alpha=self.noise * self.white)
+        values -= self.mean
+        values /= self.std
+        return values
+
+
+def _as_tensor(values: Float32[np.ndarray, "channels height width"]) -> Float32[Tensor, "channels height width"]:
+    return torch.from_numpy(values)
 
 
 # The steps of evaluation are torchvision's, pixel by pixel, for PIL images alone: importing those takes seconds.

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32, Int64
-from torch import Tensor
 
 from proxemic.data.remote import from_worker
 from proxemic.files import readable
+from proxemic.lazy import Tensor, torch
 from proxemic.ranges import check_fields
 
 FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"]

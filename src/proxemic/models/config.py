@@ -10,6 +10,7 @@ from torch import nn
 
 from proxemic.addresses import TRANSFORMERS
 from proxemic.models.backbones.iresnet import IRESNETS
+from proxemic.models.description import ONNX
 from proxemic.models.lora import LoRA
 
 # Not Any: a parser would instantiate classes that a recipe names in it.
@@ -25,7 +26,6 @@ PRINCIPAL = ("pca", "pca-whitened")
 _LARGEST = {"embedding_size": 2**20, "width": 2**12, "head_width": 2**20, "input_size": 2**20, "image_size": 2**16}
 _MAY_BE_NONE = ("head_width", "input_size", "image_size")
 SIZE = 224  # side of trial images if nothing else determines it
-ONNX = ".onnx"  # suffix of a file with a network
 _CHOICES = {
     "pooling": get_args(Pooling),
     "head": get_args(Head),

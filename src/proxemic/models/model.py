@@ -19,7 +19,8 @@ from proxemic.models.backbones.iresnet import IRESNETS, IResNet, iresnet_backbon
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
 from proxemic.models.backbones.timm_models import TimmBackbone, check_timm_name, timm_backbone
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
-from proxemic.models.config import ONNX, SIZE, ModelConfig
+from proxemic.models.config import SIZE, ModelConfig
+from proxemic.models.description import ONNX
 from proxemic.models.freezing import frozen_modules, recompute_activations, trained_names
 from proxemic.models.heads import AvgMaxPool, AvgPool, GeM, MaxPool, make_head
 from proxemic.models.lora import add_adapters
@@ -168,12 +169,6 @@ def without_head(model: EmbeddingModel) -> EmbeddingModel:
         train="all",
     )
     return bare
-
-
-def head_alone(config: ModelConfig, features: int) -> EmbeddingModel:
-    """Return a new linear head as a model of its own, which maps pooled features to embeddings."""
-    size, unit = config.embedding_size, config.unit_features
-    return build_model(ModelConfig("none", embedding_size=size, input_size=features, unit_features=unit))
 
 
 def build_model(config: ModelConfig) -> EmbeddingModel:

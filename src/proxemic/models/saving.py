@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from proxemic.addresses import TRANSFORMERS
-from proxemic.errors import UserError
 from proxemic.files import check_regular, write_atomically
 from proxemic.models.backbones.onnx_backbone import OnnxBackbone, read_onnx
-from proxemic.models.backbones.text_towers import TOKENIZER
 from proxemic.models.backbones.transformers_models import TransformersBackbone, transformers_backbone
-from proxemic.models.config import ONNX, ModelConfig
-from proxemic.models.model import EmbeddingModel, build_model, head_alone
+from proxemic.models.config import ModelConfig
+from proxemic.models.description import DESCRIPTION, FORMAT, FROZEN, ONNX, TOKENIZER, WEIGHTS, read_description
+from proxemic.models.model import EmbeddingModel, build_model
 from proxemic.models.plain import plain_state, shapes_of, unwrapped
 from proxemic.models.weights_files import read_shapes
-
-FORMAT = 1
-WEIGHTS, DESCRIPTION, FROZEN = "model.safetensors", "model.json", "backbone.onnx"
 
 
 def save_model(
@@ -105,49 +101,6 @@ def save_model(
             temporary.write_bytes(content)
 
 
-def is_model(path: Path) -> bool:
-    """Return whether a file is a model by its name: .onnx, model.safetensors, or .safetensors beside a model.json."""
-    is_weights = path.suffix.lower() == ".safetensors" and path.with_name(DESCRIPTION).is_file()
-    return path.suffix.lower() == ONNX or path.name == WEIGHTS or is_weights
-
-
-@dataclass(frozen=True)
-class Description:
-    """The content of the `model.json` of a saved model.
-
-    Args:
-        config: The configuration of the network.
-        preprocessing: The preprocessing of its images.
-        network: What else the network needs to be built.
-        sha256: The checksum of the weights.
-        features_by: The checksum of the model that makes the features from which its head makes embeddings; None if it
-            was saved as a whole.
-    """
-
-    config: ModelConfig
-    preprocessing: dict[str, Any]
-    network: dict[str, Any]
-    sha256: str
-    features_by: str | None
-
-
-def read_description(path: str | Path, backbone: type[nn.Module] | None = None) -> Description:
-    """Read what `save_model` wrote beside the weights; the arguments and errors are those of `load_model`."""
-    file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
-    try:
-        content = _read(file)
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r} but must be {FORMAT}")
-        described: dict[str, Any] = dict(content["config"])
-        described |= _custom_backbone(described.get("backbone"), backbone)
-        facts = (dict(content["preprocessing"]), dict(content.get("network", {})), str(content["sha256"]))
-        return Description(ModelConfig(**described), *facts, content.get("features_by"))
-    except KeyError as error:
-        raise ValueError(f"{file} does not describe a model: {error} is missing") from error
-    except (AttributeError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model: {error}") from error
-
-
 def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tuple[EmbeddingModel, dict[str, Any]]:
     """Load a model that `save_model` wrote, on the CPU and in evaluation mode, without internet access.
 
@@ -206,67 +159,6 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
     return model.eval(), description.preprocessing
 
 
-def load_head(path: str | Path) -> EmbeddingModel:
-    """Load the head of a saved model alone, which maps pooled features to embeddings."""
-    config = read_description(path).config
-    with safetensors.safe_open(Path(path) / WEIGHTS if Path(path).is_dir() else Path(path), framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys() if name.startswith("head.")}  # noqa: SIM118
-    head = head_alone(config, next(tensor.shape[1] for tensor in tensors.values() if tensor.ndim == 2))
-    head.load_state_dict(tensors)
-    return head.eval()
-
-
-def read_checksum(path: str | Path) -> str:
-    """Return the checksum of the weights of a model that `save_model` wrote, or of an ONNX file.
-
-    If another library prepares the images of the model, its name, version and settings are part of the checksum.
-
-    Raises:
-        ValueError: If the file is missing or malformed.
-    """
-    if Path(path).suffix.lower() == ONNX:
-        return hashlib.sha256(read_onnx(Path(path))).hexdigest()
-    weights, preprocessing = str(_described(path, "sha256")), _described(path, "preprocessing")
-    if isinstance(preprocessing, Mapping) and "library" in preprocessing:
-        return hashlib.sha256(json.dumps([weights, preprocessing], sort_keys=True).encode()).hexdigest()
-    return weights
-
-
-def takes_vectors(path: str | Path) -> bool:
-    """Return whether a model that `save_model` wrote takes vectors as inputs; an ONNX file never does.
-
-    Raises:
-        ValueError: If the file is missing or malformed.
-    """
-    if Path(path).suffix.lower() == ONNX:
-        return False
-    config = _described(path, "config")
-    return isinstance(config, Mapping) and config.get("backbone") == "none"
-
-
-def has_own_backbone(path: str | Path) -> bool:
-    """Return whether the backbone of a model that `save_model` wrote is a class of the user."""
-    config = _described(path, "config")
-    return isinstance(config, Mapping) and isinstance(config.get("backbone"), Mapping)
-
-
-def _described(path: str | Path, key: str) -> Any:
-    file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
-    try:
-        return _read(file)[key]
-    except (KeyError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe a model: {error}") from error
-
-
-def _read(file: Path) -> Any:
-    if file.exists() and not file.is_file():
-        raise ValueError("it is not a regular file")
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 def _read_network(file: Path, config: ModelConfig, network: Mapping[str, Any]) -> OnnxBackbone:
     """Read the copy of an ONNX network from the folder of the description."""
     frozen, wanted = file.with_name(FROZEN), network.get("sha256")
@@ -318,17 +210,3 @@ class _Unfilled(TorchFunctionMode):
         if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
             return args[0] if args else given["tensor"]
         return func(*args, **given)
-
-
-def _custom_backbone(named: Any, given: type[nn.Module] | None) -> dict[str, type[nn.Module]]:
-    if not isinstance(named, Mapping):
-        if given is not None:
-            raise UserError(f"backbone is {given.__name__} but the backbone of this model is {named}; leave it out")
-        return {}
-    if given is None:
-        path = str(named.get("class_path"))
-        raise UserError(
-            f"The backbone of this model is the class {path}, which is not imported because a file names it: evaluate "
-            f"its run, or import the class and pass it, load_model(path, backbone={path.rpartition('.')[2]})."
-        )
-    return {"backbone": given}

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from proxemic.metrics import Interval, paired_differences
 from proxemic.pages import Section, chart, table
 from proxemic.report.judged import Judged
-from proxemic.runs.evaluate import computed_in
+from proxemic.runs.precision import computed_in
 from proxemic.runs.verdict import BEFORE
 from proxemic.studies.finished import FinishedRun
 from proxemic.studies.statistics import few_classes

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from proxemic.retrieval.searching.search import Answer, SearchResult, search_gallery
     from proxemic.retrieval.searching.thresholds import Calibration
     from proxemic.retrieval.vectors.bulk import EmbeddedFile, embed_to_file
-    from proxemic.retrieval.vectors.embedder import Embedded, Embedder
+    from proxemic.retrieval.vectors.embedded import Embedded
+    from proxemic.retrieval.vectors.embedder import Embedder
     from proxemic.retrieval.vectors.embedding import embed_pictures
     from proxemic.retrieval.vectors.ray_stage import EmbedStage
 

@@ -22,16 +22,15 @@ from proxemic.errors import UserNote
 from proxemic.metrics.arrays import as_integers
 from proxemic.models import EmbeddingModel, load_model
 from proxemic.models.backbones.timm_models import TimmBackbone
-from proxemic.models.config import ONNX
+from proxemic.models.description import DESCRIPTION, ONNX
 from proxemic.models.folding import fold_batch_norm
 from proxemic.models.outputs import embeddings_in
-from proxemic.models.saving import DESCRIPTION
 from proxemic.precision import full_precision
 from proxemic.runs.directory import RunDirectory
-from proxemic.runs.evaluate import EvaluationPrecision
 from proxemic.runs.kept import Keeping, PictureKeys, kept_vectors
 from proxemic.runs.library_preprocessing import AnyPreprocessing, read_preprocessing
 from proxemic.runs.onnx_files import read_onnx_model
+from proxemic.runs.precision import EvaluationPrecision
 from proxemic.runs.workers import shared_memory_errors, worker_settings
 
 Keys = tuple[str | Sequence[str], str]

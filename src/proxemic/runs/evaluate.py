@@ -19,18 +19,9 @@ from proxemic.metrics import Distance, RetrievalMetrics, RetrievalResults, retri
 from proxemic.metrics.ranking import Divisor, map_at_k_name
 from proxemic.metrics.retrieval import NoMatches
 from proxemic.ranges import check_fields
+from proxemic.runs.precision import EvaluationPrecision
 
 Metric = nn.Module | Callable[..., Mapping[str, float]]
-EvaluationPrecision = Literal["32-true", "bf16-mixed"]
-
-
-def computed_in(precision: str | None) -> str:
-    """Return what the title of a table says of the precision of its figures, if that is not float32.
-
-    >>> computed_in("32-true"), computed_in("bf16-mixed")
-    ('', ', computed in bf16-mixed')
-    """
-    return "" if precision in (None, "32-true") else f", computed in {precision}"
 
 
 @dataclass(frozen=True)

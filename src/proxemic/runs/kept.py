@@ -228,11 +228,10 @@ class Keeping:
     Args:
         kept: The vectors of a model.
         keys: The digests of the pictures.
-        engine: What computes further vectors.
     """
 
-    def __init__(self, kept: KeptVectors, keys: PictureKeys, engine: str = "torch") -> None:
-        self._kept, self._keys, self._engine = kept, keys, engine
+    def __init__(self, kept: KeptVectors, keys: PictureKeys) -> None:
+        self._kept, self._keys, self._engine = kept, keys, "torch"
         self._found = kept.find(keys)
         self._places, self._vectors = list[int](), list[np.ndarray]()
         self._began = time.monotonic()
@@ -250,8 +249,11 @@ class Keeping:
         """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
         return self._kept.read(self._found[places])
 
-    def add(self, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"]) -> None:
-        """Keep the vectors of the pictures at some places; those that are not finite are left out."""
+    def add(self, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"], engine: str | None = None) -> None:
+        """Keep the vectors of the pictures at some places, and what computed them; those not finite are left out."""
+        if (engine or "torch") != self._engine:
+            self._write()
+            self._engine = engine or "torch"
         good = np.flatnonzero(np.isfinite(vectors).all(1))
         self._places += [places[row] for row in good.tolist()]
         self._vectors.append(vectors[good])
@@ -315,6 +317,11 @@ def vectors_folder() -> Path:
     return cache_folder("vectors")
 
 
+def networks_folder() -> Path:
+    """Return the folder of the networks that were converted for ONNX Runtime."""
+    return cache_folder("networks")
+
+
 def _open(path: Path) -> sqlite3.Connection:
     """Open a file of vectors; a damaged one, or one of another format, is replaced."""
     for _ in range(2):
@@ -366,9 +373,15 @@ def kept_embeddings() -> dict[str, tuple[int, int]]:
     return found
 
 
+def converted_networks() -> tuple[int, int]:
+    """Return the number of converted networks, and their bytes."""
+    files = [*networks_folder().glob("*.onnx")]
+    return len(files), sum(path.stat().st_size for path in files)
+
+
 def clear_kept() -> int:
-    """Remove all kept embeddings, and the heads that were learnt from them; return how many bytes they had."""
-    folders = [vectors_folder(), cache_folder("heads")]
+    """Remove all embeddings, the heads learnt from them, and converted networks; return how many bytes they had."""
+    folders = [vectors_folder(), cache_folder("heads"), networks_folder()]
     size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

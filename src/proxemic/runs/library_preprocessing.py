@@ -9,17 +9,14 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from proxemic.addresses import TIMM
-from proxemic.data import Preprocessing
 from proxemic.data.reading import ImageInput, cut_thin, read_image
-from proxemic.data.transforms import Interpolation, Steps, Transform
+from proxemic.data.transforms import Interpolation, Preprocessing, Steps, Transform
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
 from proxemic.files import reading
-from proxemic.models.backbones.timm_models import check_timm_name
-from proxemic.models.backbones.transformers_models import find_folder, image_processor, read_image_processor
+from proxemic.lazy import Tensor
 
 Library = Literal["timm", "transformers"]
 _EXTRAS: dict[Library, str] = {"timm": "train", "transformers": "transformers"}
@@ -79,6 +76,8 @@ class LibraryPreprocessing:
             ValueError: If the library does not take the configuration.
         """
         if self.library == "transformers":
+            from proxemic.models.backbones.transformers_models import image_processor
+
             return Steps([_read, _Processor(image_processor(dict(self.configuration)))])
         from timm.data import create_transform
 
@@ -121,6 +120,8 @@ def pretrained_preprocessing(name: str) -> AnyPreprocessing:
     """
     if name.startswith(TIMM):
         return translate(_library("timm", timm_configuration(name.removeprefix(TIMM))), _of_timm)
+    from proxemic.models.backbones.transformers_models import find_folder, read_image_processor
+
     processor = read_image_processor(find_folder(name, weights=True))
     if processor is None:
         return Preprocessing()
@@ -129,6 +130,8 @@ def pretrained_preprocessing(name: str) -> AnyPreprocessing:
 
 def timm_configuration(name: str) -> dict[str, Any]:
     """Return the arguments of timm's ``create_transform`` for the pretrained weights of a network."""
+    from proxemic.models.backbones.timm_models import check_timm_name
+
     check_timm_name(name)
     from timm.data import resolve_data_config
     from timm.models import get_pretrained_cfg

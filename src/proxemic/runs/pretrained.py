@@ -4,16 +4,17 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from proxemic.addresses import TIMM, TRANSFORMERS, is_pretrained_name
 from proxemic.caches import cache_folder
 from proxemic.files import read_json
-from proxemic.models import EmbeddingModel, ModelConfig, build_model, save_model
-from proxemic.models.backbones.transformers_models import find_folder, has_text_tower
-from proxemic.models.model import without_head
 from proxemic.runs.library_preprocessing import AnyPreprocessing, is_current, pretrained_preprocessing
+
+if TYPE_CHECKING:
+    from proxemic.models import EmbeddingModel
 
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
 """The model of a gallery for which none is given: its weights come with the extra ``pretrained``."""
@@ -37,6 +38,8 @@ def model_path(model: str | os.PathLike[str]) -> Path:
     folder = kept_at(str(model))
     file = folder / "model.json"  # which is written last
     if not file.is_file() or not is_current(read_json(file).get("preprocessing", {})):
+        from proxemic.models import save_model
+
         network, preprocessing = load_pretrained(str(model))
         save_model(folder, network, preprocessing.as_dict())
     return folder
@@ -44,7 +47,11 @@ def model_path(model: str | os.PathLike[str]) -> Path:
 
 def sees_only(model: str) -> bool:
     """Return whether the named pretrained network takes only pictures, and no texts to compare them with."""
-    return model.startswith(TIMM) or "text_config" not in read_json(find_folder(model, weights=False) / "config.json")
+    if model.startswith(TIMM):
+        return True
+    from proxemic.models.backbones.transformers_models import find_folder
+
+    return "text_config" not in read_json(find_folder(model, weights=False) / "config.json")
 
 
 def kept_at(model: str) -> Path:
@@ -67,12 +74,16 @@ def _cache() -> Path:
     return cache_folder("models")
 
 
-def load_pretrained(name: str) -> tuple[EmbeddingModel, AnyPreprocessing]:
+def load_pretrained(name: str) -> "tuple[EmbeddingModel, AnyPreprocessing]":
     """Load a pretrained network without its classifier, and the preprocessing with which it was trained.
 
     Its embeddings are its pooled features, scaled to unit length, or for a network with a text tower (CLIP, SigLIP) the
     features that images and texts share. The arguments and errors are those of `model_path`.
     """
+    from proxemic.models import ModelConfig, build_model
+    from proxemic.models.backbones.transformers_models import find_folder, has_text_tower
+    from proxemic.models.model import without_head
+
     of_timm = name.startswith(TIMM)
     preprocessing = pretrained_preprocessing(name)
     _, height, width = preprocessing.evaluation()(Image.new("RGB", (64, 64))).shape

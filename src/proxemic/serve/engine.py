@@ -209,7 +209,7 @@ class Engine:
         texts = [text for text in prepared if isinstance(text, str)]
         pictures = [picture for picture in prepared if not isinstance(picture, str)]
         embedder = self.gallery.embedder
-        vectors = embedder.embed_texts(texts) if texts else embedder.embed(torch.stack(pictures))
+        vectors = embedder.embed_texts(texts).numpy() if texts else embedder.vectors(torch.stack(pictures))
         useless = useless_vectors(vectors, self.gallery.store.info.distance)
         good = [place for place in range(len(queries)) if place not in useless]
         ks = [queries[place].k for place in good]
@@ -224,7 +224,7 @@ class Engine:
         ]
 
     def _search(
-        self, vectors: Tensor, ks: Sequence[int], where: Conditions, threshold: float | None
+        self, vectors: np.ndarray, ks: Sequence[int], where: Conditions, threshold: float | None
     ) -> list[dict[str, Any]]:
         recognitions: Sequence[Recognition | None] = [None] * len(ks)
         with self._store:

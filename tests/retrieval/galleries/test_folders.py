@@ -13,6 +13,7 @@ from proxemic.errors import UserError
 from proxemic.models import EmbeddingModel
 from proxemic.retrieval import Gallery, open_gallery
 from proxemic.retrieval.galleries import folders
+from proxemic.retrieval.improving import improvement
 from shelves import write_model
 
 pytestmark = pytest.mark.cpu
@@ -59,13 +60,13 @@ def test_whitening_is_learnt_once(photos: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(folders, "ENOUGH_TO_WHITEN", 5)
     for name in ("is_pretrained_name", "sees_only"):
         monkeypatch.setattr(folders, name, lambda _: True)
-    learnt, learn = [], folders.whitened_head
+    learnt, learn = [], improvement.whitened_head
 
     def counted(features: torch.Tensor) -> EmbeddingModel:
         learnt.append(len(features))
         return learn(features)
 
-    monkeypatch.setattr(folders, "whitened_head", counted)
+    monkeypatch.setattr(improvement, "whitened_head", counted)
     first, second = (open_gallery(photos, model, report=print) for _ in range(2))
     assert learnt == [6]
     query = photos / "class 01" / "0.png"

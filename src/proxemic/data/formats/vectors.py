@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
-import torch
 
 from proxemic.caches import cache_folder
 from proxemic.data.formats.tables import EMBEDDING_COLUMNS
 from proxemic.data.vectors import FloatType, VectorArray, VectorFile, VectorReader
 from proxemic.extras import optional_dependency
 from proxemic.files import readable, reading, write_atomically
+from proxemic.lazy import torch
 
 with optional_dependency("train"):
     import pyarrow as pa

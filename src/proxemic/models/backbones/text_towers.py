@@ -10,8 +10,9 @@ from torch import Tensor
 
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
+from proxemic.models.description import TOKENIZER
 
-TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_SETTINGS = "tokenizer_config.json"
 TOKENS = ("special_tokens_map.json", "added_tokens.json")  # beside the settings in older folders
 _PUNCTUATION = r"[!-/:-@\[-`{-~]"
 

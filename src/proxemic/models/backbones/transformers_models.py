@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from proxemic.addresses import TRANSFORMERS
 from proxemic.errors import UserError
 from proxemic.extras import optional_dependency
-from proxemic.models.backbones.text_towers import TOKENIZER, TOKENIZER_SETTINGS, TOKENS, read_tokenizer
+from proxemic.models.backbones.text_towers import TOKENIZER_SETTINGS, TOKENS, read_tokenizer
 from proxemic.models.config import SIZE, ModelConfig
+from proxemic.models.description import TOKENIZER
 from proxemic.models.weights_files import load_weights_file
 
 _CONFIG, _PROCESSOR, _PROCESSORS = "config.json", "preprocessor_config.json", "processor_config.json"

@@ -267,7 +267,8 @@ def cluster(
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     assert rows.embeddings is not None
-    x = unit_rows(rows.embeddings) if distance == "cosine" else rows.embeddings
+    x = torch.from_numpy(rows.embeddings)
+    x = unit_rows(x) if distance == "cosine" else x
     for note in rows.notes:
         report(note)
     if rows.unreadable:

@@ -34,8 +34,12 @@ class Measured:
 
     def difference(self, other: "Measured") -> float:
         """Return the largest difference of two numbers of the embeddings, in units of the mean length."""
-        length = self.embeddings.norm(dim=1).mean()
-        return float((self.embeddings - other.embeddings).abs().max() / length)
+        return largest_difference(self.embeddings, other.embeddings)
+
+
+def largest_difference(reference: Tensor, other: Tensor) -> float:
+    """Return the largest difference of two numbers of embeddings, in units of the mean length of the first."""
+    return float((reference - other).abs().max() / reference.norm(dim=1).mean())
 
 
 def labelled_images(source: str | os.PathLike[str]) -> ImageSet:

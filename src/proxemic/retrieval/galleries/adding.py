@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from proxemic.data import FilePixels
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute
 from proxemic.data.stamps import stamps_of
@@ -107,9 +106,9 @@ def add_rows(
         for part in [new] if new.embeddings is not None else parts:
             unreadable |= {as_given[name]: why for name, why in part.unreadable.items()}
             if len(part):
-                with torch.no_grad():
-                    vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
-                features = None if head is None or part.embeddings is None else part.embeddings.numpy()
+                assert part.embeddings is not None
+                vectors = as_stored(part.embeddings if head is None else head(part.embeddings), info)
+                features = None if head is None else part.embeddings
                 written, replaced = store.transaction(partial(_write, store, part, vectors, features, update))
                 count, updated = count + len(written) - len(replaced), updated + len(replaced)
                 known = (known | {*part.names}) - {*written}

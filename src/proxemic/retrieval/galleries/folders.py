@@ -12,16 +12,16 @@ import numpy as np
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.caches import cache_folder
 from proxemic.data.sources.listing import absolute, list_folder
-from proxemic.models import EmbeddingModel, load_model, save_model
-from proxemic.models.saving import read_description
+from proxemic.models.description import read_description
 from proxemic.retrieval.galleries.gallery import SAMPLE, Gallery
 from proxemic.retrieval.galleries.items import make_items
 from proxemic.retrieval.galleries.models import as_stored
 from proxemic.retrieval.galleries.stores import GalleryInfo
 from proxemic.retrieval.galleries.stores.memory import MemoryStore
-from proxemic.retrieval.improving.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.embedding import gather
+from proxemic.retrieval.vectors.heads import ENOUGH_TO_WHITEN
+from proxemic.retrieval.vectors.networks import TORCH, LinearHead
 from proxemic.runs.pretrained import DEFAULT_MODEL, sees_only
 
 
@@ -59,15 +59,16 @@ def open_gallery(
     embedder = Embedder.load(named)
     rows = gather([listed], embedder, embedder.distance, **reading)
     assert rows.embeddings is not None
-    count = embedder.source.computed
+    count, engines = embedder.source.computed, embedder.source.computed_by
     known = max(len(rows) - count, 0)
-    report(f"{folder}: {count:,} pictures were embedded by {named}, and {known:,} are known from before")
+    by = named if {*engines} <= {TORCH} else f"{named} with {' and '.join(engines)}"
+    report(f"{folder}: {count:,} pictures were embedded by {by}, and {known:,} are known from before")
     for note in rows.notes:
         report(note)
     for name, why in rows.unreadable.items():
         report(f"{name} is left out: {why}")
     if len(rows) >= ENOUGH_TO_WHITEN and is_pretrained_name(named) and sees_only(named):
-        embedder = embedder.with_head(*_whitening(folder, embedder, rows.embeddings.numpy()))
+        embedder = embedder.with_head(*_whitening(folder, embedder, rows.embeddings))
         rows = replace(rows, embeddings=embedder.finish(rows.embeddings))
     info = GalleryInfo(embedder.dim, embedder.distance, embedder.checksum, named, embedder.precision)
     rows = rows.with_texts(path=[*map(absolute, rows.names)])
@@ -75,7 +76,7 @@ def open_gallery(
     return Gallery(store, embedder)
 
 
-def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[EmbeddingModel, str]:
+def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[LinearHead, str]:
     """Return a head that whitens features, and its checksum; it is kept in the cache until the pictures change."""
     order = np.random.default_rng(0).permutation(len(features))[:SAMPLE]
     sample = features[np.sort(order)]
@@ -85,11 +86,13 @@ def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[
     kept = cache_folder("heads") / named
     try:
         if read_description(kept).features_by == checksum:
-            return load_model(kept)[0], checksum
-    except ValueError:  # it is not there
+            return LinearHead.read(kept), checksum
+    except (OSError, ValueError):  # it is not there
         pass
     import torch
 
-    head = whitened_head(torch.from_numpy(sample))
-    save_model(kept, head, {}, features_by=checksum)
-    return head, checksum
+    from proxemic.models import save_model
+    from proxemic.retrieval.improving.improvement import whitened_head
+
+    save_model(kept, whitened_head(torch.from_numpy(sample)), {}, features_by=checksum)
+    return LinearHead.read(kept), checksum

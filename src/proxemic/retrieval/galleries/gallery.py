@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from proxemic.addresses import is_pretrained_name
 from proxemic.data.roots import as_root
@@ -21,19 +19,18 @@ from proxemic.data.rows import Rows, join_spellings
 from proxemic.data.sources.listing import roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError, UserNote
+from proxemic.lazy import Tensor, torch
 from proxemic.retrieval.galleries.adding import Added, add_rows
 from proxemic.retrieval.galleries.hits import Hit, Recognition, hits_of
 from proxemic.retrieval.galleries.items import Where, check_columns, check_where
 from proxemic.retrieval.galleries.models import check_model, check_rows, check_vectors, load_for
 from proxemic.retrieval.galleries.stores import GalleryInfo, IndexKind, Neighbours, Store, delete_store, open_store
 from proxemic.retrieval.galleries.stores.address import check_new_folder, create_or_continue, is_folder
-from proxemic.retrieval.improving.improvement import ENOUGH_TO_WHITEN, whitened_head
 from proxemic.retrieval.searching.thresholds import Calibration, ChosenThreshold, calibration_of, how_to_measure
 from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.embedding import Source, gather, model_or_default, open_sources
-from proxemic.retrieval.vectors.heads import create_with_head
+from proxemic.retrieval.vectors.heads import ENOUGH_TO_WHITEN, create_with_head
 from proxemic.retrieval.vectors.preparation import Picture, check_reading
-from proxemic.runs.embed import load_embedder
 from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
 SAMPLE = 4096
@@ -143,7 +140,10 @@ class Gallery:
         order = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
         sample = gather([rows.take(np.sort(order))], embedder, **_reading(adding))
         assert sample.embeddings is not None
-        head, path = whitened_head(sample.embeddings), embedder.path
+        from proxemic.retrieval.improving.improvement import whitened_head
+        from proxemic.runs.embed import load_embedder
+
+        head, path = whitened_head(torch.from_numpy(sample.embeddings)), embedder.path
         assert path is not None
         # The embedder itself has its batch norms folded into other weights.
         facts = (embedder.precision, embedder.checksum)
@@ -309,9 +309,10 @@ class Gallery:
             ValueError: If k is out of range, or `where` names an unknown column.
         """
         self.check_question(k, where)
-        texts = self.embedder.embed_texts(text, batch_size=batch_size)
-        pictures = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
-        return self.search_vectors(torch.cat([pictures, texts]), k, where)
+        vectors = self.embedder.vectors(queries, batch_size=batch_size, workers=workers)
+        if text:
+            vectors = np.concatenate([vectors, self.embedder.embed_texts(text, batch_size=batch_size).numpy()])
+        return self.search_vectors(vectors, k, where)
 
     def search_vectors(
         self,
@@ -349,7 +350,7 @@ class Gallery:
         chosen = self.settle_threshold(rate, threshold)
         for note in chosen.notes:
             getLogger("proxemic").warning(note)
-        vectors = self.embedder.embed(queries, batch_size=batch_size, workers=workers)
+        vectors = self.embedder.vectors(queries, batch_size=batch_size, workers=workers)
         return self.recognize_vectors(vectors, chosen.threshold)
 
     def recognize_vectors(

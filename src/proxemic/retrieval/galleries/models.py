@@ -4,13 +4,12 @@ import os
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Float32
-from torch import Tensor
 
 from proxemic.arrays import as_tensor
 from proxemic.data.rows import Rows
 from proxemic.errors import UserError
+from proxemic.lazy import is_tensor
 from proxemic.retrieval.galleries.stores import GalleryInfo
 from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.embedding import embed_rows, model_for, useless_vectors
@@ -61,22 +60,23 @@ def check_rows(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder |
 
 def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
     """Validate vectors; return them in float32, scaled to unit length if the gallery is searched by cosine."""
-    tensor = as_tensor("vectors", vectors).detach().cpu()
-    if tensor.ndim != 2 or tensor.shape[1] != info.dim or not tensor.is_floating_point():
+    if not isinstance(vectors, np.ndarray) or vectors.dtype != np.float32:
+        vectors = as_tensor("vectors", vectors).detach().cpu()
+    kind = str(vectors.dtype).removeprefix("torch.")
+    if vectors.ndim != 2 or vectors.shape[1] != info.dim or "float" not in kind:
         raise ValueError(
-            f"vectors are {str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}, but those of "
-            f"{address} are floats [rows, {info.dim}]."
+            f"vectors are {kind} of shape {list(vectors.shape)}, but those of {address} are floats [rows, {info.dim}]."
         )
-    numbers = tensor.float()
+    numbers = vectors.float().numpy() if is_tensor(vectors) else vectors
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
     return as_stored(numbers, info)
 
 
-def as_stored(vectors: Float[Tensor, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
+def as_stored(vectors: Float[np.ndarray, "rows dim"] | None, info: GalleryInfo) -> Float32[np.ndarray, "rows dim"]:
     """Return vectors as a gallery stores them: of unit length if it is searched by cosine."""
     assert vectors is not None
     if info.distance == "cosine":
         # In float64, as the square of a large length overflows float32.
-        vectors = torch.nn.functional.normalize(vectors.double(), dim=1, eps=0.0)
-    return vectors.float().contiguous().numpy()
+        vectors = vectors / np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    return np.ascontiguousarray(vectors, np.float32)

@@ -9,7 +9,7 @@ from proxemic.retrieval.galleries.items import further_columns
 from proxemic.retrieval.galleries.stores import Distance, GalleryInfo, Store
 from proxemic.retrieval.vectors.embedder import first_checksum
 from proxemic.runs.directory import RunDirectory
-from proxemic.runs.evaluate import computed_in
+from proxemic.runs.precision import computed_in
 from proxemic.runs.pretrained import kept_at
 from proxemic.tables import size_text
 

@@ -12,12 +12,11 @@ from torch.nn.functional import normalize
 from proxemic.metrics import nearest_neighbours
 from proxemic.models import EmbeddingModel, ModelConfig, begin_at_principal_components, build_model
 from proxemic.models.heads import begin_at_components_of
+from proxemic.retrieval.vectors.heads import ENOUGH_TO_WHITEN
 
 FOLDS = 3
 FEW_LABELS = 5
 """With this many labels per class or more, three quarters of the trained step are tried, too."""
-ENOUGH_TO_WHITEN = 500
-"""With this many rows or more, whitening is kept unless it surely loses: few labels say little about it."""
 _SHARES = {"trained 1/2": 0.5, "trained 3/4": 0.75}
 _SURELY = 1.64  # standard deviations: chance causes such a loss once in twenty times
 # Chosen on the training classes of Cars196 alone; benchmarks/improve.py measures them on other data.

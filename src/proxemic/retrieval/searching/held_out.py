@@ -119,7 +119,7 @@ def embed_held_out(
         report(f"{picture} is left out: {why}.")
     assert rows.embeddings is not None
     sequences = rows.numbers("sequence")[0] if rows.has("sequence") else None
-    return HeldOut(rows.embeddings, rows.numbers("label")[0], name, embedder.distance, sequences)
+    return HeldOut(torch.from_numpy(rows.embeddings), rows.numbers("label")[0], name, embedder.distance, sequences)
 
 
 def read_gallery(
@@ -181,7 +181,7 @@ def read_gallery(
     # One class for all pictures without a label.
     own = torch.tensor([number.get(given[row] or "", len(number)) for row in rows])
     labels = torch.tensor([number[name] for name in names])[labels]
-    unknown, description = (embedded.embeddings[rows], own), f"{source}, searching gallery {address}"
+    unknown, description = (torch.from_numpy(embedded.embeddings[rows]), own), f"{source}, searching gallery {address}"
     return replace(found, labels=labels, unknown=unknown, description=description)
 
 

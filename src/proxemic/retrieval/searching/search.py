@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
+import numpy as np
 from jaxtyping import Float32
-from torch import Tensor
 
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import absolute, roots_of_rows
 from proxemic.errors import UserError
-from proxemic.metrics import expand_queries, k_reciprocal_distances
-from proxemic.metrics.retrieval import RERANKED
+from proxemic.lazy import torch
 from proxemic.retrieval.galleries.gallery import Gallery
 from proxemic.retrieval.galleries.hits import Hit, hits_of
 from proxemic.retrieval.galleries.items import Where, further_columns
@@ -153,7 +151,11 @@ def search_gallery(
     embedded = embed_queries(gallery, *queries, text=text, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
     asked = _expanded(gallery, embedded, expand, where) if expand else embedded.embeddings
-    k_found = max(k + without_self, RERANKED) if rerank else k + without_self
+    k_found = k + without_self
+    if rerank:
+        from proxemic.metrics.retrieval import RERANKED
+
+        k_found = max(k_found, RERANKED)
     neighbours = gallery.neighbours(asked, k_found, where)
     hits = hits_of(gallery.store, _reranked(gallery, asked, neighbours) if rerank else neighbours)
     if without_self:
@@ -167,8 +169,10 @@ def search_gallery(
     return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
 
 
-def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) -> Float32[Tensor, "queries dim"]:
+def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) -> Float32[np.ndarray, "queries dim"]:
     """Replace each query by the mean of itself and its first hits other than itself."""
+    from proxemic.metrics import expand_queries
+
     assert queries.embeddings is not None
     expanded = []
     found = gallery.neighbours(queries.embeddings, count + 1, where).ids
@@ -176,17 +180,21 @@ def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) 
         vectors, items = gallery.store.rows(ids[ids >= 0])
         others = [row for row, path in enumerate(items["path"].to_pylist()) if path not in (name, absolute(name))]
         k = min(count, len(others))
-        expanded.append(expand_queries(query[None], torch.from_numpy(vectors[others]), k=k) if k else query[None])
-    return torch.cat(expanded)
+        query = torch.from_numpy(query[None])
+        expanded.append(expand_queries(query, torch.from_numpy(vectors[others]), k=k) if k else query)
+    return torch.cat(expanded).numpy()
 
 
-def _reranked(gallery: Gallery, queries: Float32[Tensor, "queries dim"], found: Neighbours) -> Neighbours:
+def _reranked(gallery: Gallery, queries: Float32[np.ndarray, "queries dim"], found: Neighbours) -> Neighbours:
     """Rank the hits of each query again; missing rows stay at the end."""
+    from proxemic.metrics import k_reciprocal_distances
+
     distances, ids = found.distances.copy(), found.ids.copy()
     for place, query in enumerate(queries):
         vectors, items = gallery.store.rows(ids[place][ids[place] >= 0])  # ascending, without those removed meanwhile
         there = items["id"].to_numpy()
-        new = k_reciprocal_distances(query[None], torch.from_numpy(vectors), distance=gallery.store.info.distance)[0]
+        query, rows = torch.from_numpy(query[None]), torch.from_numpy(vectors)
+        new = k_reciprocal_distances(query, rows, distance=gallery.store.info.distance)[0]
         rank = dict(zip(there.tolist(), new.tolist(), strict=True))
         order = sorted(range(len(ids[place])), key=lambda at: rank.get(int(ids[place][at]), math.inf))
         distances[place], ids[place] = distances[place][order], ids[place][order]
@@ -206,7 +214,7 @@ def embed_queries(
         raise UserError("Nothing says what to search for: give pictures, files of vectors, or texts (--text).")
     described = Rows.of(path=texts, label=[None] * len(texts))
     if texts:
-        described = replace(described, embeddings=gallery.embedder.embed_texts(texts, batch_size=batch_size))
+        described = replace(described, embeddings=gallery.embedder.embed_texts(texts, batch_size=batch_size).numpy())
     if not queries:
         return described
     opened = open_sources(queries, missing=True)

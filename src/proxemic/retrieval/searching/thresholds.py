@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, get_args
 
 from proxemic.errors import UserError
 from proxemic.files import read_json, write_json
-from proxemic.metrics import FEWEST_CLASSES
 from proxemic.retrieval.galleries.stores.store import Distance, Store
 from proxemic.tables import Format, Table, percent, without_nan
 
@@ -89,7 +88,7 @@ class Calibration:
         """Say from how many classes the threshold was learnt, with the range of its false accepts."""
         classes = "1 class" if self.classes == 1 else f"{self.classes:,} classes"
         if math.isnan(self.low):
-            return f"learnt from {classes}, and with fewer than {FEWEST_CLASSES} no range can be given"
+            return f"learnt from {classes}, and with fewer than {_fewest_classes()} no range can be given"
         return f"learnt from {classes} (in nine of ten halves of them, {self._range()} % pass)"
 
     def caution(self, rows: int | None = None) -> str | None:
@@ -109,10 +108,10 @@ class Calibration:
         )
 
     def _is_small(self) -> bool:
-        return self.classes < FEWEST_CLASSES or self.images * self.rate < ENOUGH
+        return self.classes < _fewest_classes() or self.images * self.rate < ENOUGH
 
     def _enough(self) -> str:
-        return f"{FEWEST_CLASSES} classes and {math.ceil(ENOUGH / self.rate):,} pictures"
+        return f"{_fewest_classes()} classes and {math.ceil(ENOUGH / self.rate):,} pictures"
 
     def write(self, model: str | os.PathLike[str]) -> Path:
         """Write ``calibration.json`` beside a model, and return its path."""
@@ -277,3 +276,9 @@ def calibration_of(store: Store, model: Path | None, checksum: str | None = None
 def format_threshold(value: float) -> str:
     """Format a threshold; a value below 0 accepts nothing."""
     return percent(value) if math.isnan(value) else "none" if value < 0 else f"{value:.4f}"
+
+
+def _fewest_classes() -> int:
+    from proxemic.metrics import FEWEST_CLASSES  # which needs torch
+
+    return FEWEST_CLASSES

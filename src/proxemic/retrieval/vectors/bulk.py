@@ -27,10 +27,11 @@ from proxemic.data.sources.listing import absolute, list_pictures
 from proxemic.errors import UserError
 from proxemic.files import readable, working_folder, write_csv
 from proxemic.outputs import check_output, has_columns, is_embeddings
-from proxemic.retrieval.vectors.embedder import Embedded, Embedder, enough_workers
+from proxemic.retrieval.vectors.embedded import Embedded
+from proxemic.retrieval.vectors.embedder import Embedder, enough_workers
 from proxemic.retrieval.vectors.preparation import check_reading
 from proxemic.retrieval.vectors.ray_stage import embed_on_ray
-from proxemic.runs.evaluate import EvaluationPrecision
+from proxemic.runs.precision import EvaluationPrecision
 from proxemic.runs.pretrained import DEFAULT_MODEL
 from proxemic.runs.processes import join_processes
 
@@ -176,13 +177,13 @@ class _Spool:
         self.computed = 0
         places = list[int]()
         for part in parts:
-            if not (good := part.embeddings.isfinite().all(1)).all():
-                place = part.places[int((~good).nonzero()[0])]
+            if not (good := np.isfinite(part.vectors).all(1)).all():
+                place = part.places[int(np.flatnonzero(~good)[0])]
                 raise ValueError(
                     f"{pictures.names[place]}: the model's embedding has numbers that are not finite: leave it out, or "
                     "compute with --precision 32-true."
                 )
-            self._rows[part.places] = part.embeddings.numpy()
+            self._rows[part.places] = part.vectors
             places += part.places
             self.computed += len(part.places) - part.known
             self.unreadable |= {pictures.names[place]: why for place, why in part.unreadable.items()}

@@ -5,77 +5,36 @@ import hashlib
 import json
 import os
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
-import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 from PIL import Image
-from torch import Tensor, nn
-from torch.nn.functional import normalize
 from tqdm import tqdm
 
 from proxemic.data.pixels import FilePixels, Pixels
 from proxemic.data.vectors import Vectors
 from proxemic.errors import UserError
-from proxemic.models import EmbeddingModel, read_checksum
-from proxemic.models.backbones.text_towers import no_text_tower, parse_tokenizer, tokenize
-from proxemic.models.backbones.timm_models import TimmBackbone
-from proxemic.models.config import ONNX
-from proxemic.models.folding import fold_batch_norm
-from proxemic.models.model import without_head
-from proxemic.models.outputs import embeddings_in
-from proxemic.models.saving import DESCRIPTION, has_own_backbone, load_head, read_description
+from proxemic.lazy import Tensor, is_tensor, torch
+from proxemic.models.description import ONNX
 from proxemic.retrieval.galleries.stores.store import Distance, GalleryInfo
+from proxemic.retrieval.vectors.embedded import Embedded
+from proxemic.retrieval.vectors.networks import LinearHead, Network, OnnxNetwork, Outputs, TorchNetwork, unit_rows
 from proxemic.retrieval.vectors.preparation import Picture, Preparation, Transform, check_reading
-from proxemic.runs.directory import RunDirectory
-from proxemic.runs.embed import embed_batches, load_embedder, pick_device
-from proxemic.runs.evaluate import EvaluationPrecision
 from proxemic.runs.kept import Keeping, KeptVectors, PictureKeys, kept_vectors
-from proxemic.runs.library_preprocessing import AnyPreprocessing, read_preprocessing
-from proxemic.runs.onnx_files import read_onnx_model
+from proxemic.runs.library_preprocessing import AnyPreprocessing
+from proxemic.runs.precision import EvaluationPrecision
 from proxemic.runs.pretrained import model_path
 
+if TYPE_CHECKING:
+    from torch import nn
+
 _AT_ONCE = 8192  # kept outputs that are read at once
-
-
-@dataclass(frozen=True, eq=False)
-class Embedded:
-    """Embeddings of the pictures at `places`, and by place why the others could not be read."""
-
-    embeddings: Float32[Tensor, "readable dim"]
-    places: list[int]
-    unreadable: dict[int, str] = field(default_factory=dict)
-    known: int = 0
-    """How many of them were embedded before."""
-
-    def __len__(self) -> int:
-        return len(self.places) + len(self.unreadable)
-
-    @classmethod
-    def join(cls, parts: Sequence["Embedded"], dim: int) -> "Embedded":
-        """Concatenate parts."""
-        return cls(
-            torch.cat([part.embeddings for part in parts if part.places] or [torch.empty(0, dim)]),
-            [place for part in parts for place in part.places],
-            {place: why for part in parts for place, why in part.unreadable.items()},
-            sum(part.known for part in parts),
-        )
-
-    def at(self, places: Int64[np.ndarray, " chosen"]) -> "Embedded":
-        """Return the same for pictures that were chosen by their places among others."""
-        unreadable = {int(places[place]): why for place, why in self.unreadable.items()}
-        return Embedded(self.embeddings, places[self.places].tolist(), unreadable, self.known)
-
-    def in_order(self) -> "Embedded":
-        """Return the same, ordered by place."""
-        order = np.argsort(self.places, kind="stable")
-        return replace(self, embeddings=self.embeddings[order], places=np.array(self.places)[order].tolist())
 
 
 def _check_precision(precision: str) -> None:
@@ -111,7 +70,7 @@ class Embedder:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: "nn.Module",
         transform: AnyPreprocessing | Transform,
         *,
         distance: Distance = "cosine",
@@ -120,13 +79,17 @@ class Embedder:
         precision: EvaluationPrecision = "32-true",
         dim: int | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module) or not (isinstance(transform, AnyPreprocessing) or callable(transform)):
+        from proxemic.models import EmbeddingModel
+
+        is_transform = isinstance(transform, AnyPreprocessing) or callable(transform)
+        if not isinstance(model, torch.nn.Module) or not is_transform:
             raise ValueError("model must be a torch module, and transform a Preprocessing or a function of an image")
         _check_precision(precision)
         self.model = model.eval()
         self.source = self
         self.head = None
         self.kept_by = None
+        self.computed_by = Counter()
         self.transform = transform
         self.distance: Distance = distance
         self.path = path
@@ -139,21 +102,21 @@ class Embedder:
 
     source: "Embedder"
     """The model whose outputs are kept: this one's embeddings are their first numbers, or what a head makes of them."""
-    head: EmbeddingModel | None
+    head: LinearHead | None
     """The head that makes embeddings from the outputs of `source`."""
     kept_by: str | None
     """The checksum by which its outputs are kept; None if they are not."""
-    computed: int = 0
-    """How many pictures this model has embedded itself: their vectors were not kept from before."""
+    computed_by: Counter[str]
+    """How many pictures this model has embedded itself, by torch or by ONNX Runtime: their vectors were not kept."""
 
     @classmethod
     def load(
         cls,
         path: str | os.PathLike[str],
         *,
-        device: str | torch.device = "auto",
+        device: "str | torch.device" = "auto",
         precision: EvaluationPrecision = "32-true",
-        backbone: type[nn.Module] | None = None,
+        backbone: "type[nn.Module] | None" = None,
     ) -> "Embedder":
         """Load a run, a ``model.safetensors`` with its ``model.json``, an ONNX file, or a pretrained network.
 
@@ -171,32 +134,18 @@ class Embedder:
             ValueError: If a file is malformed.
             ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
         """
+        from proxemic.retrieval.vectors.saved import SavedEmbedder, load_onnx_file
+
         path = model_path(path)
         _check_precision(precision)  # here, too, as the network is loaded only if a picture must be embedded
-        facts: dict[str, Any] = {"path": path.absolute(), "precision": precision}
         if path.suffix.lower() == ONNX:
-            model, preprocessing, usage, file = read_onnx_model(path)
-            distance = _checked_distance(usage.get("distance", "cosine"), file)
-            embedder = cls(model, preprocessing, distance=distance, checksum=read_checksum(path), **facts)
-            embedder.kept_by = embedder.checksum
-            return embedder
-        folder = path if path.is_dir() else path.parent
+            return load_onnx_file(path, precision)
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
             raise UserError(
                 f"{path} is not a model: give the directory of a finished run, a model.safetensors, an .onnx file, or "
                 "timm:NAME or hf:NAME for a pretrained network."
             )
-        if backbone is None and has_own_backbone(folder):
-            from proxemic.recipes.reader import own_backbone  # which imports much
-
-            backbone = own_backbone(folder)
-        return _SavedEmbedder(
-            path.absolute(),
-            device=_device(device),
-            backbone=backbone,
-            distance=_distance_of(folder),
-            precision=precision,
-        )
+        return SavedEmbedder(path.absolute(), device=device, backbone=backbone, precision=precision)
 
     def first(self, dim: int) -> "Embedder":
         """Return an embedder that keeps the first numbers of each embedding.
@@ -219,12 +168,12 @@ class Embedder:
         cut._checksum, cut._dim = first_checksum(self.checksum, dim), dim
         return cut
 
-    def with_head(self, head: EmbeddingModel, checksum: str) -> "Embedder":
+    def with_head(self, head: LinearHead, checksum: str) -> "Embedder":
         """Return an embedder that applies a head to the embeddings of this one."""
         made = copy.copy(self)
         for name in ("dim", "checksum", "network"):
             vars(made).pop(name, None)
-        made.head, made.dim, made._checksum = head, head.config.embedding_size, checksum
+        made.head, made.dim, made._checksum = head, len(head.bias), checksum
         return made
 
     def as_in(self, info: GalleryInfo) -> "Embedder":
@@ -238,6 +187,8 @@ class Embedder:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        from proxemic.models.backbones.text_towers import parse_tokenizer
+
         content = getattr(getattr(self.model, "backbone", None), "tokenizer", None)
         return None if content is None else parse_tokenizer(content)
 
@@ -255,34 +206,58 @@ class Embedder:
     @property
     def stopped(self) -> str | None:
         """When the model's run stopped, such as "stopped in epoch 1 of 30"; None if the run is finished."""
+        from proxemic.runs.directory import RunDirectory
+
         return None if self.path is None else RunDirectory.of_model(self.path).stopped
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """The device of the model; ONNX Runtime chooses its own."""
         return next((part.device for part in self.model.parameters()), torch.device("cpu"))
 
     @cached_property
-    def network(self) -> nn.Module:
+    def network(self) -> "nn.Module":
         """The model as a module that maps prepared images ``[B, C, H, W]`` to a tensor of embeddings ``[B, D]``."""
-        return _Tensors(self.model, self._first)
+        from proxemic.retrieval.vectors.modules import Tensors
+
+        return Tensors(self.model, self._first)
+
+    def choose_network(self, count: int, pictures: Sequence[Picture] | Pixels | None = None) -> Network:
+        """Return what embeds so many pictures; `SavedEmbedder` may convert a network, and try it on the first of them.
+
+        Without `pictures`, nothing is converted: they are queries.
+        """
+        del count, pictures
+        return TorchNetwork(self.network, self.precision)
 
     def _first(self, embeddings: Tensor) -> Tensor:
         if self._dim is None:
             return embeddings
         first = embeddings[:, : self._dim].float()
-        return normalize(first, dim=1) if self.distance == "cosine" else first
+        return torch.nn.functional.normalize(first, dim=1) if self.distance == "cosine" else first
 
-    @torch.no_grad()
-    def finish(self, outputs: Float32[Tensor, "images outputs"]) -> Float32[Tensor, "images dim"]:
+    def _cut(self, vectors: Outputs) -> Outputs:
+        if self._dim is None:
+            return vectors
+        first = vectors[:, : self._dim]
+        return unit_rows(first) if self.distance == "cosine" else first
+
+    def finish(self, outputs: Outputs) -> Float32[np.ndarray, "images dim"]:
         """Turn outputs of `source` into embeddings."""
-        return self._first(outputs if self.head is None else self.head(outputs))
+        return self._cut(outputs if self.head is None else self.head(outputs))
+
+    @property
+    def computed(self) -> int:
+        """How many pictures this model has embedded itself."""
+        return self.computed_by.total()
 
     @cached_property
     def dim(self) -> int:
         """How many numbers an embedding has."""
         if self._dim is not None:
             return self._dim
+        from proxemic.models import EmbeddingModel
+
         if isinstance(self.model, EmbeddingModel):
             return self.model.config.embedding_size
         return self.embed([Image.new("RGB", (256, 256))]).shape[1]
@@ -307,15 +282,42 @@ class Embedder:
             UnreadableImageError: If a picture cannot be read.
             ValueError: If something else is among the pictures.
         """
-        if isinstance(pictures, Tensor) and pictures.ndim in (2, 4):
-            batches: Iterable[Tensor] = pictures.float().split(batch_size)
+        return torch.from_numpy(self.vectors(pictures, batch_size=batch_size, workers=workers))
+
+    def vectors(self, pictures: Any, *, batch_size: int = 64, workers: int = 0) -> Float32[np.ndarray, "images dim"]:
+        """Embed as `embed` does, and return an array; if the network is converted, torch is not imported."""
+        source = self.source
+        if is_tensor(pictures) and pictures.ndim in (2, 4):
+            network = source.choose_network(len(pictures))
+            if isinstance(network, OnnxNetwork) and not network.takes(pictures):
+                network = TorchNetwork(source.network, source.precision)
+            batches: Iterable[Any] = pictures.float().split(batch_size)
         else:
-            one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray | Tensor)
-            listed = cast("Sequence[Picture]", [pictures] if one else pictures)
-            batches = (batch for batch, _, _ in self.prepare.batches(listed, batch_size, workers, strict=True))
-        if not (outputs := [*embed_batches(self.source.network, batches, self.precision)]):
-            return torch.empty(0, self.dim)
-        return self.finish(torch.cat(outputs))
+            is_one = isinstance(pictures, str | os.PathLike | bytes | Image.Image | np.ndarray) or is_tensor(pictures)
+            listed = cast("Sequence[Picture]", [pictures] if is_one else pictures)
+            is_prepared = any(map(is_tensor, listed))
+            torch_only = TorchNetwork(source.network, source.precision) if is_prepared else None
+            network = torch_only or source.choose_network(len(listed))
+            batches = (batch for batch, _, _ in self._prepared(network, listed, batch_size, workers, strict=True))
+        if not (outputs := [*network.run(batches)]):
+            return np.empty((0, self.dim), np.float32)
+        return self.finish(np.concatenate(outputs))
+
+    def _prepared(
+        self,
+        network: Network,
+        pictures: Sequence[Picture] | Pixels | Vectors,
+        batch_size: int,
+        workers: int,
+        *,
+        strict: bool,
+    ) -> Iterator[tuple[Any, list[int], dict[int, str]]]:
+        """Prepare pictures for a network in batches, without torch if neither needs it."""
+        check_reading(batch_size, workers)
+        if isinstance(network, OnnxNetwork) and not workers and not isinstance(pictures, Vectors):
+            return self.prepare.arrays(pictures, batch_size, strict=strict)
+        on_gpu = isinstance(network, TorchNetwork) and self.device.type == "cuda"
+        return self.prepare.batches(pictures, batch_size, workers, strict=strict, pin=on_gpu)
 
     def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
         """Embed texts in the space of the pictures, and return float32 embeddings ``[texts, dim]`` on the CPU.
@@ -333,12 +335,16 @@ class Embedder:
             raise ValueError("a text is empty, but must say what pictures are searched for.")
         if not texts:
             return torch.empty(0, self.dim)
+        from proxemic.models.backbones.text_towers import no_text_tower, tokenize
+        from proxemic.retrieval.vectors.modules import Texts
+        from proxemic.runs.embed import embed_batches
+
         if not self.takes_texts:
             has_tower = getattr(getattr(self.model, "backbone", None), "has_text_tower", False)
             raise no_text_tower(self.path or "The model", has_tower=has_tower)
         check_reading(batch_size)
         tokens = tokenize(self._tokenizer, texts).split(batch_size)
-        return self._first(torch.cat([*embed_batches(_Texts(self.model), tokens, self.precision)]))
+        return self._first(torch.cat([*embed_batches(Texts(self.model), tokens, self.precision)]))
 
     def embed_readable(
         self,
@@ -361,7 +367,7 @@ class Embedder:
         hidden = True if description is None else None  # None shows the bar on terminals
         with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=hidden) as bar:
             for part in self.source._outputs(pictures, batch_size, workers):
-                held.append(replace(part, embeddings=self.finish(part.embeddings)) if part.places else part)
+                held.append(replace(part, vectors=self.finish(part.vectors)) if part.places else part)
                 bar.update(len(part))
                 if sum(map(len, held)) >= at_least:
                     yield Embedded.join(held, self.dim)
@@ -394,7 +400,7 @@ class Embedder:
         with keeping:
             for batch in self.compute(pictures.select(missing), batch_size, workers) if len(missing) else ():
                 new = batch.at(missing)
-                keeping.add(new.places, new.embeddings.numpy())
+                keeping.add(new.places, new.vectors, new.engine)
                 end = 1 + max(*new.places, *new.unreadable, done)
                 yield from self._read(keeping, pictures, range(done, end), new)
                 done = end
@@ -406,8 +412,7 @@ class Embedder:
         places, parts = keeping.known(between), [*new]
         if len(places):
             try:
-                outputs = torch.from_numpy(keeping.read(places))
-                parts.append(Embedded(outputs, places.tolist(), known=len(places)))
+                parts.append(Embedded(keeping.read(places), places.tolist(), known=len(places)))
             except KeyError:  # they were removed meanwhile
                 parts += [part.at(places) for part in self.compute(pictures.select(places), 64, 0)]
         yield Embedded.join(parts, self.dim).in_order()
@@ -417,129 +422,27 @@ class Embedder:
     ) -> Iterator[Embedded]:
         """Compute the outputs of pictures, batch by batch."""
         begun: deque[tuple[list[int], dict[int, str]]] = deque()
+        network = self.choose_network(len(pictures), None if isinstance(pictures, Vectors) else pictures)
+        empty = np.empty((0, self.dim), np.float32)
 
-        def batches() -> Iterator[Tensor]:
-            on_gpu = self.device.type == "cuda"
-            for batch, places, failures in self.prepare.batches(
-                pictures, batch_size, workers, strict=False, pin=on_gpu
-            ):
+        def batches() -> Iterator[Any]:
+            for batch, places, failures in self._prepared(network, pictures, batch_size, workers, strict=False):
                 begun.append((places, failures))
                 if places:
                     yield batch
 
-        for outputs in embed_batches(self.network, batches(), self.precision):
-            self.computed += len(outputs)
+        for outputs in network.run(batches()):
+            self.computed_by[network.engine] += len(outputs)
             while not begun[0][0]:  # the network has not seen batches of which nothing could be read
-                yield Embedded(torch.empty(0, self.dim), *begun.popleft())
-            yield Embedded(outputs, *begun.popleft())
+                yield Embedded(empty, *begun.popleft())
+            yield Embedded(outputs, *begun.popleft(), engine=network.engine)
         for places, failures in begun:
-            yield Embedded(torch.empty(0, self.dim), places, failures)
-
-
-class _SavedEmbedder(Embedder):
-    """A saved model, whose network is loaded when the first picture must be embedded.
-
-    If it was joined of a network and a head over its features, `source` is that network, so that the features are kept
-    together with those that other heads and galleries use.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        device: torch.device,
-        backbone: type[nn.Module] | None,
-        distance: Distance,
-        precision: EvaluationPrecision,
-    ) -> None:
-        description = read_description(path, backbone)
-        folder = path if path.is_dir() else path.parent
-        self.transform = read_preprocessing(description.preprocessing, folder / DESCRIPTION)
-        self.prepare = Preparation(self.transform)
-        self.distance, self.path, self.precision = distance, path, precision
-        self.takes_vectors = description.config.takes_vectors
-        self.dim = description.config.embedding_size
-        self._checksum, self._dim, self.head, self.source = read_checksum(path), None, None, self
-        self.kept_by = None if description.config.custom_backbone or self.takes_vectors else self._checksum
-
-        @cache
-        def load() -> EmbeddingModel:
-            with torch.random.fork_rng(devices=()):  # building the network draws numbers
-                model, _ = load_embedder(path, backbone)
-            for part in [*model.modules()]:
-                if isinstance(part, TimmBackbone):
-                    part.network = fold_batch_norm(part.network.eval())
-            return model.to(device).eval()
-
-        self._load: Callable[[], EmbeddingModel] = load
-        if description.features_by is not None:
-            self.head, self.source = load_head(path), copy.copy(self)
-            self.source._be_source(description.features_by, self.head.backbone.num_features)
-
-    def _be_source(self, checksum: str, features: int) -> None:
-        load = self._load
-        self._load = lambda: without_head(load())
-        self._checksum = self.kept_by = checksum
-        self.dim, self.head, self.source = features, None, self
-
-    @cached_property
-    def model(self) -> nn.Module:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The network."""
-        return self._load()
-
-
-class _Tensors(nn.Module):
-    """Pick the embeddings out of the output of a model."""
-
-    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.model, self.keep = model, keep
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.keep(embeddings_in(self.model(images)))
-
-
-class _Texts(nn.Module):
-    """Map tokens to embeddings, with the head that images pass through, too."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model.embed_features(self.model.backbone.text_features(tokens))
-
-
-def _device(named: str | torch.device) -> torch.device:
-    try:
-        device = pick_device(named) if isinstance(named, str) else named
-        torch.empty(1, device=device).item()  # fails on the device meta
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"The device {named} is not there, or torch {torch.__version__} cannot use it: take cpu, or auto."
-        ) from error
-    return device
+            yield Embedded(empty, places, failures)
 
 
 def first_checksum(checksum: str, dim: int) -> str:
     """Return the checksum of an embedder that keeps only the first `dim` numbers of an embedding."""
     return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
-
-
-def _distance_of(folder: Path) -> Distance:
-    """Return the distance with which the run of a model was evaluated; cosine if the folder is not a run."""
-    from proxemic.recipes.yaml_files import read_yaml
-
-    recipe = folder / "recipe.yaml"
-    content: Any = read_yaml(recipe) if recipe.is_file() else None
-    evaluation = content.get("evaluation") if isinstance(content, dict) else None
-    return _checked_distance(evaluation.get("distance", "cosine") if isinstance(evaluation, dict) else "cosine", recipe)
-
-
-def _checked_distance(named: Any, file: Path) -> Distance:
-    if named not in get_args(Distance):
-        raise ValueError(f"{file} has distance {named!r}, but it must be cosine or euclidean.")
-    return named
 
 
 def enough_workers(processes: int = 1) -> int:

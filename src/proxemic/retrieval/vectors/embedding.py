@@ -4,21 +4,24 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 from jaxtyping import Float32
-from torch import Tensor
 
-from proxemic.data import FilePixels, ImageSet
-from proxemic.data.embeddings import open_rows
+from proxemic.data.pixels import FilePixels
 from proxemic.data.rows import Rows
 from proxemic.data.sources.listing import list_pictures, roots_of_rows
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import UserError
 from proxemic.files import readable
 from proxemic.retrieval.galleries.stores.store import Distance
-from proxemic.retrieval.vectors.embedder import Embedded, Embedder
+from proxemic.retrieval.vectors.embedded import Embedded
+from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.runs.pretrained import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from proxemic.data import ImageSet
 
 Source = str | os.PathLike[str] | Rows | Sequence[str | os.PathLike[str] | Rows]
 """One or several sources of `list_pictures` or files of vectors, or their content."""
@@ -44,6 +47,8 @@ def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
                 raise ValueError("rows have no paths, but need them as names: give a column path.")
             opened.append(as_vectors(item))
         elif is_vector_file(item):
+            from proxemic.data.embeddings import open_rows
+
             opened.append(_named(open_rows(Path(item), whole=True), Path(item)))
         else:
             others.append(item)
@@ -141,7 +146,7 @@ def embed_rows(
     if embedder is None:
         for first in range(0, len(rows), at_least):
             places = range(first, min(first + at_least, len(rows)))
-            vectors = rows.pixels.fetch(places)
+            vectors = rows.pixels.fetch(places).numpy()
             for row, why in useless_vectors(vectors, distance).items():
                 raise ValueError(f"{rows.names[first + row]}: its vector {why}: leave it out, or compute it again.")
             yield replace(rows.take(places), embeddings=vectors)
@@ -151,12 +156,12 @@ def embed_rows(
         rows.pixels, at_least=at_least, batch_size=batch_size, workers=workers, description="embedding"
     )
     for part in parts:
-        useless = useless_vectors(part.embeddings, distance)
+        useless = useless_vectors(part.vectors, distance)
         failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
         good = [row for row in range(len(part.places)) if row not in useless]
         taken = rows.take([part.places[row] for row in good])
         unreadable = {names[place]: why for place, why in failures.items()}
-        yield replace(taken, embeddings=part.embeddings[good], unreadable=unreadable)
+        yield replace(taken, embeddings=part.vectors[good], unreadable=unreadable)
 
 
 def gather(
@@ -199,18 +204,19 @@ def gather(
     return replace(Rows.join(parts, pixels), unreadable=unreadable, folders=folders, notes=notes)
 
 
-def useless_vectors(vectors: Float32[Tensor, "rows dim"], distance: str) -> dict[int, str]:
+def useless_vectors(vectors: Float32[np.ndarray, "rows dim"], distance: str) -> dict[int, str]:
     """Return which vectors cannot be compared, by their row from 0, and why."""
-    whole = vectors.isfinite().all(1)
-    why = dict.fromkeys((~whole).nonzero()[:, 0].tolist(), "has a number that is not finite")
+    whole = np.isfinite(vectors).all(1)
+    why = dict.fromkeys(np.flatnonzero(~whole).tolist(), "has a number that is not finite")
     if distance == "cosine":
-        why |= dict.fromkeys((vectors == 0).all(1).nonzero()[:, 0].tolist(), "is zero, which has no direction")
+        is_zero = ~vectors.any(1)
+        why |= dict.fromkeys(np.flatnonzero(is_zero).tolist(), "is zero, which has no direction")
     return why
 
 
 def embed_pictures(
     embedder: Embedder,
-    pictures: Rows | ImageSet,
+    pictures: "Rows | ImageSet",
     *,
     batch_size: int = 64,
     workers: int = 0,
@@ -235,4 +241,4 @@ def embed_pictures(
     parts = embedder.embed_readable(
         pictures.pixels, at_least=len(pictures), batch_size=batch_size, workers=workers, description=description
     )
-    return next(parts, Embedded(torch.empty(0, embedder.dim), []))
+    return next(parts, Embedded(np.empty((0, embedder.dim), np.float32), []))

@@ -1,28 +1,38 @@
 """Join a network and a head over its features to one model, and keep it in the folder of a gallery."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from proxemic.models import EmbeddingModel, read_checksum, save_model
+from proxemic.lazy import torch
+from proxemic.models.description import read_checksum
 from proxemic.retrieval.galleries.stores import GalleryInfo, Store, create_whole_store
 from proxemic.retrieval.galleries.stores.store import OWN_MODEL
 from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.retrieval.vectors.networks import Outputs
 from proxemic.runs.library_preprocessing import AnyPreprocessing
 
-Network = tuple[EmbeddingModel, AnyPreprocessing]
+if TYPE_CHECKING:
+    from proxemic.models import EmbeddingModel
+
+ENOUGH_TO_WHITEN = 500
+"""With this many rows or more, whitening is kept unless it surely loses: few labels say little about it."""
+Network = tuple["EmbeddingModel", AnyPreprocessing]
 """A network without a head, and how its pictures are prepared."""
 
 
-def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
+def with_head(model: "EmbeddingModel", head: "EmbeddingModel") -> "EmbeddingModel":
     """Join a network without a head and a head over its features to one model.
 
     Raises:
         ValueError: If the network has a head, or its features are not those of the head.
     """
+    from proxemic.models import EmbeddingModel
+
     if model.config.head != "none" or model.backbone.num_features != head.config.input_size:
         raise ValueError(
             f"the model has head {model.config.head!r} and {model.backbone.num_features} features, but must have none "
@@ -45,11 +55,15 @@ def with_head(model: EmbeddingModel, head: EmbeddingModel) -> EmbeddingModel:
     return joined.eval()
 
 
-def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
+def take_apart(embedder: Embedder) -> tuple[Embedder | None, Callable[[Outputs], Outputs]]:
     """Split a model into the embedder of its features (None if it takes vectors) and its head."""
     if embedder.takes_vectors:
-        assert isinstance(embedder.model, EmbeddingModel)
-        return None, embedder.model
+
+        def head(features: Outputs) -> Outputs:
+            with torch.no_grad():
+                return embedder.model(torch.from_numpy(features)).numpy()
+
+        return None, head
     assert embedder.head is not None
     return embedder.source, embedder.head
 
@@ -57,7 +71,7 @@ def take_apart(embedder: Embedder) -> tuple[Embedder | None, EmbeddingModel]:
 @contextmanager
 def create_with_head(
     target: Path,
-    head: EmbeddingModel,
+    head: "EmbeddingModel",
     kept: str,
     network: Network | None,
     precision: str | None,
@@ -69,6 +83,8 @@ def create_with_head(
     `Improvement.kept` does. Without a network, the model is the head alone. `features_by` is the checksum of the
     network.
     """
+    from proxemic.models import save_model
+
     model = head if network is None else with_head(network[0], head)
     with TemporaryDirectory() as folder:
         described = {} if network is None else network[1].as_dict()

@@ -1,23 +1,21 @@
 """Prepare pictures as inputs of a network, batch by batch, also in processes that do not hold the network."""
 
-import pickle
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
-import torch
+import numpy as np
+from jaxtyping import Float32
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from proxemic.arrays import as_tensor
-from proxemic.data import read_image
 from proxemic.data.pixels import Pixels
-from proxemic.data.reading import ImageInput, UnreadableImageError
+from proxemic.data.reading import ImageInput, UnreadableImageError, read_image
+from proxemic.data.transforms import Preprocessing
 from proxemic.data.vectors import Vectors
+from proxemic.lazy import Tensor, is_tensor
 from proxemic.ranges import check_range
 from proxemic.runs.library_preprocessing import AnyPreprocessing
-from proxemic.runs.workers import worker_settings
 
 Transform = Callable[[Image.Image], Any]
 """Maps an image to a floating tensor `[C, H, W]`, or to a mapping with this tensor as `pixel_values`."""
@@ -25,6 +23,7 @@ Transform = Callable[[Image.Image], Any]
 Picture = ImageInput | Tensor
 """A picture for `Embedder.embed`: any input of `read_image`, or a prepared tensor `[C, H, W]`."""
 
+Arrays = Float32[np.ndarray, "images channels height width"]
 Prepared = tuple[Tensor, list[int], dict[int, str]]
 """A batch: the readable pictures, their places, and by place why the others cannot be read."""
 
@@ -47,19 +46,25 @@ class Preparation:
         self.is_ours = isinstance(transform, AnyPreprocessing)
         ours = transform if isinstance(transform, AnyPreprocessing) else None
         self.side, self.bits = (None, None) if ours is None else (ours.reduced_side, ours.bits)
-        self._transform: Transform = transform.evaluation() if isinstance(transform, AnyPreprocessing) else transform
+        self._given = transform
+        self.array = transform.arrays() if isinstance(transform, Preprocessing) else None
+        """The same without torch: from a picture to an array; None if other libraries prepare pictures."""
+
+    @cached_property
+    def _transform(self) -> Transform:
+        return self._given.evaluation() if isinstance(self._given, AnyPreprocessing) else self._given
 
     def __call__(self, picture: Picture) -> Tensor:
-        if isinstance(picture, Tensor):
+        if is_tensor(picture):
             return picture
-        image = read_image(picture, self.side, self.bits)
+        image = read_image(cast("ImageInput", picture), self.side, self.bits)
         prepared: Any = self._transform(image if self.is_ours else image.convert("RGB"))
         if isinstance(prepared, Mapping) and "pixel_values" in prepared:
             values = prepared["pixel_values"]
             prepared = as_tensor("pixel_values", values)
             prepared = prepared[0] if prepared.ndim == 4 and len(prepared) == 1 else prepared
-        if not isinstance(prepared, Tensor) or prepared.ndim != 3 or not prepared.is_floating_point():
-            shape = list(prepared.shape) if isinstance(prepared, Tensor) else type(prepared).__name__
+        if not is_tensor(prepared) or prepared.ndim != 3 or not prepared.is_floating_point():
+            shape = list(prepared.shape) if is_tensor(prepared) else type(prepared).__name__
             raise ValueError(f"transform gives {shape}, but must give a floating tensor [channels, height, width].")
         return prepared
 
@@ -79,52 +84,29 @@ class Preparation:
                 places = [*range(first, min(first + batch_size, len(pictures)))]
                 yield pictures.fetch(places), places, {}
             return
-        settings = worker_settings(workers)
-        # A loader draws a seed: not from the caller's generator.
-        settings |= {"generator": torch.Generator(), "pin_memory": pin}
+        from proxemic.retrieval.vectors.loading import load_batches
+
+        yield from load_batches(self, pictures, batch_size, workers, strict=strict, pin=pin)
+
+    def arrays(
+        self, pictures: Sequence[Picture] | Pixels, batch_size: int, *, strict: bool
+    ) -> Iterator[tuple[Arrays, list[int], dict[int, str]]]:
+        """Prepare batch by batch as `batches` does, in this process and without torch, if there is `array`."""
+        check_reading(batch_size)
+        for first in range(0, len(pictures), batch_size):
+            places = range(first, min(first + batch_size, len(pictures)))
+            found = {place: self.at(pictures, place, self.array, strict=strict) for place in places}
+            good = {place: item for place, item in found.items() if not isinstance(item, str)}
+            failures = {place: item for place, item in found.items() if isinstance(item, str)}
+            yield np.stack([*good.values()]) if good else np.empty((0, 0, 0, 0), np.float32), [*good], failures
+
+    def at(self, pictures: Sequence[Picture] | Pixels, place: int, prepare: Any, *, strict: bool) -> Any:
+        """Prepare one of several pictures by `prepare`, or return why it cannot be read unless `strict`."""
         try:
-            loader = DataLoader(_Pictures(self, pictures, strict), batch_size, collate_fn=_collate, **settings)
-            for batch, places, failures in loader:
-                yield pickle.loads(batch) if isinstance(batch, bytes) else batch, places, failures
+            if isinstance(pictures, Pixels):
+                return prepare(pictures.load(place, self.side, self.bits))
+            return prepare(pictures[place])
         except UnreadableImageError as error:
-            # The error holds torch's frames, which hold the loading processes. The garbage collector would wait for
-            # these processes for five seconds, in vain.
-            traceback.clear_frames(error.__traceback__)
-            raise
-
-
-class _Pictures(Dataset[tuple[int, Tensor | str]]):
-    def __init__(self, prepare: Preparation, pictures: Sequence[Picture] | Pixels, strict: bool) -> None:
-        self.prepare, self.pictures, self.strict = prepare, pictures, strict
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def __getitem__(self, place: int) -> tuple[int, Tensor | str]:
-        try:
-            if isinstance(self.pictures, Pixels):
-                return place, self.prepare(self.pictures.load(place, self.prepare.side, self.prepare.bits))
-            return place, self.prepare(self.pictures[place])
-        except UnreadableImageError as error:
-            if self.strict:
+            if strict:
                 raise
-            return place, error.reason or str(error)
-
-
-def _collate(items: Sequence[tuple[int, Tensor | str]]) -> tuple[Tensor | bytes, list[int], dict[int, str]]:
-    prepared = {place: item for place, item in items if isinstance(item, Tensor)}
-    failures = {place: item for place, item in items if isinstance(item, str)}
-    shapes = [*dict.fromkeys(tuple(item.shape) for item in prepared.values())]
-    if len(shapes) > 1:
-        raise ValueError(
-            f"images of one batch are prepared to {list(shapes[0])} and {list(shapes[1])}: have transform give "
-            "one shape."
-        )
-    batch: Tensor | bytes = torch.stack([*prepared.values()]) if prepared else torch.empty(0)
-    if get_worker_info() is not None:
-        # The queue between the processes would share the memory later, but hangs if that fails.
-        try:
-            batch.share_memory_()
-        except RuntimeError:  # a container has little shared memory: send a copy, which is slower
-            batch = pickle.dumps(batch)
-    return batch, [*prepared], failures
+            return error.reason or str(error)

@@ -102,9 +102,9 @@ def embed_on_ray(
         with keeping or nullcontext(), tqdm(total=len(missing), desc="embedding", unit="image", disable=None) as bar:
             for part in _share(ray, embedder, pictures.pixels, missing, batch_size, device):
                 if keeping is not None:
-                    keeping.add(part.places, part.embeddings.numpy())
+                    keeping.add(part.places, part.vectors, part.engine)
                 bar.update(len(part))
-                yield replace(part, embeddings=embedder.finish(part.embeddings))
+                yield replace(part, vectors=embedder.finish(part.vectors))
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError | ValueError):
             raise error.cause from None

@@ -19,7 +19,7 @@ from proxemic.metrics import (
     paired_differences,
 )
 from proxemic.metrics.confidence import AveragedOver
-from proxemic.runs.evaluate import computed_in
+from proxemic.runs.precision import computed_in
 from proxemic.studies.evaluation.evaluated import TargetMetrics
 from proxemic.studies.statistics import few_classes
 from proxemic.tables import MISSING, Format, Table, counted, format_of, percent, without_nan

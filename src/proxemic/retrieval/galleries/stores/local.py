@@ -26,7 +26,7 @@ from proxemic.addresses import GALLERY_FILE
 from proxemic.data.roots import merge_roots
 from proxemic.errors import UserError, UserNote
 from proxemic.files import write_errors
-from proxemic.models.saving import DESCRIPTION, FROZEN, WEIGHTS
+from proxemic.models.description import DESCRIPTION, FROZEN, WEIGHTS
 from proxemic.retrieval.galleries.items import Where, check_where
 from proxemic.retrieval.galleries.stores.arrays import Mask
 from proxemic.retrieval.galleries.stores.database import (
