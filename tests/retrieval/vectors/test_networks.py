@@ -171,7 +171,7 @@ def test_what_cannot_be_converted_is_noted_once_and_embedded_by_torch(
 def test_without_onnx_runtime_torch_embeds(
     cache: Path, photos: Path, model: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(networks, "_is_installed", lambda: False)
+    monkeypatch.setattr(networks, "_are_installed", lambda *_: False)
     assert embed(model, photos)[1] == {TORCH: 36}
     assert not recwarn.list
     assert not (cache / "networks").exists()

@@ -24,7 +24,7 @@ from proxemic.data.stamps import stamps_of
 from proxemic.data.vectors import VectorArray, Vectors
 from proxemic.errors import Interrupted, UserError, UserNote
 from proxemic.files import readable
-from proxemic.lazy import Tensor, torch
+from proxemic.lazy import Tensor, is_tensor, torch
 from proxemic.retrieval.galleries.items import STAMP, Where, check_columns, check_where, further_columns, make_items
 from proxemic.retrieval.galleries.stores import (
     GalleryInfo,
@@ -730,14 +730,13 @@ def _keep(part: Rows, before: Mapping[str, Mapping[str, str | None]]) -> Rows:
 def check_vectors(vectors: Any, info: GalleryInfo, address: str) -> Float32[np.ndarray, "rows dim"]:
     """Validate vectors; return them in float32, scaled to unit length if the gallery is searched by cosine."""
     if not isinstance(vectors, np.ndarray) or vectors.dtype != np.float32:
-        tensor = as_tensor("vectors", vectors).detach().cpu()
-        vectors = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-    if vectors.ndim != 2 or vectors.shape[1] != info.dim or vectors.dtype.kind != "f":
+        vectors = as_tensor("vectors", vectors).detach().cpu()
+    kind = str(vectors.dtype).removeprefix("torch.")
+    if vectors.ndim != 2 or vectors.shape[1] != info.dim or "float" not in kind:
         raise ValueError(
-            f"vectors are {vectors.dtype} of shape {list(vectors.shape)}, but those of {address} are floats [rows, "
-            f"{info.dim}]."
+            f"vectors are {kind} of shape {list(vectors.shape)}, but those of {address} are floats [rows, {info.dim}]."
         )
-    numbers = vectors
+    numbers = vectors.float().numpy() if is_tensor(vectors) else vectors
     for row, why in useless_vectors(numbers, info.distance).items():
         raise ValueError(f"vector {row} {why}: leave it out, or compute it again.")
     return as_stored(numbers, info)

@@ -142,7 +142,7 @@ class Converted:
     @property
     def is_settled(self) -> bool:
         """Whether the network was converted, or cannot be: also without ONNX Runtime, which is optional."""
-        return self.network is not None or "why" in self._facts or not _is_installed()
+        return self.network is not None or "why" in self._facts or not _are_installed("onnx", "onnxruntime")
 
     @property
     def is_faster(self) -> bool:
@@ -153,7 +153,7 @@ class Converted:
     @cached_property
     def network(self) -> OnnxNetwork | None:
         """The network; None if it was not converted, or the file is damaged, which is noted once."""
-        if "sha256" not in self._facts or not _is_installed():
+        if "sha256" not in self._facts or not _are_installed("onnxruntime"):
             return None
         file = self.folder / str(self._facts.get("file"))
         try:
@@ -218,8 +218,8 @@ def _fastest(network: Network, images: Arrays) -> float:
     return min(seconds)
 
 
-def _is_installed() -> bool:
-    return importlib.util.find_spec("onnxruntime") is not None
+def _are_installed(*names: str) -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in names)
 
 
 def _versions() -> dict[str, str]:
