@@ -115,7 +115,8 @@ def test_heads_are_matrices_over_the_converted_network(
     save_model(joined, with_head(without_head(network), head), preprocessing, features_by="0" * 64)
     with torch.no_grad():
         expected = head(rows).numpy()
-    np.testing.assert_allclose(LinearHead.read(joined)(rows.numpy()), expected, atol=1e-6)
+    for read in (LinearHead.read(joined), LinearHead.whiten(rows.numpy(), 5)):
+        np.testing.assert_allclose(read(rows.numpy()), expected, atol=1e-6)
     expected = by_torch(joined, photos, monkeypatch)
     vectors, made = embed(joined, photos)
     assert (vectors.shape, made) == ((36, 5), {ONNX_RUNTIME: 36})
