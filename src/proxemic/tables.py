@@ -5,7 +5,9 @@ import io
 import json
 import math
 import re
+import shutil
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -149,29 +151,60 @@ def terminal_text(tables: Sequence[Table]) -> str:
 
     Lines are wrapped only if the output is a terminal.
     """
-    with optional_dependency("train"):  # imported for people alone, not for CSV and JSON
-        from rich.console import Console
-        from rich.table import Table as RichTable
-
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
     layouts = [[[row[place] for row in table.cells] for place in range(len(table.columns))] for table in tables]
     root = _common_folder([path for columns in layouts for column in columns if _are_paths(column) for path in column])
     texts = []
     for table, columns in zip(tables, layouts, strict=True):
-        made = RichTable()
-        for name, side in zip(table.columns, table.sides, strict=True):
-            made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # show names in full
         shortened = [
             [path.removeprefix(root) for path in column] if _are_paths(column) else column for column in columns
         ]
-        for row in zip(*shortened, strict=True):
-            made.add_row(*row)
-        width = None if sys.stdout.isatty() else 1_000_000
-        # Class names of users are not markup.
-        console = Console(markup=False, emoji=False, highlight=False, width=width)
-        with console.capture() as capture:
-            console.print(made)
-        texts.append("\n".join([*filter(None, [table.title]), capture.get().rstrip("\n"), *table.notes]))
+        drawn = _drawn(table, shortened, width) or _wrapped(table, shortened, width)
+        texts.append("\n".join([*filter(None, [table.title]), drawn, *table.notes]))
     return "\n\n".join(texts) + f"\nPaths are relative to {root[:-1]}" * bool(root)
+
+
+def _drawn(table: Table, columns: Sequence[Sequence[str]], width: int) -> str | None:
+    """Draw a table as rich does, which takes long to import; None if it does not fit, or letters are wide."""
+    texts = [[name, *column] for name, column in zip(table.columns, columns, strict=True)]
+    if not all(text.isascii() or all(map(_is_narrow, text)) for column in texts for text in column):
+        return None
+    widths = [max(map(len, column)) for column in texts]
+    if sum(widths) + 3 * len(widths) + 1 > width:
+        return None
+    sides = [{"l": "<", "r": ">"}[side] for side in table.sides]
+
+    def line(cells: Sequence[str], wall: str) -> str:
+        padded = (f" {cell.rstrip():{side}{size}} " for cell, side, size in zip(cells, sides, widths, strict=True))
+        return f"{wall}{wall.join(padded)}{wall}"
+
+    def rule(left: str, stroke: str, cross: str, right: str) -> str:
+        return left + cross.join(stroke * (size + 2) for size in widths) + right
+
+    head, *rows = zip(*texts, strict=True)
+    top, below, bottom = rule("┏", "━", "┳", "┓"), rule("┡", "━", "╇", "┩"), rule("└", "─", "┴", "┘")
+    return "\n".join([top, line(head, "┃"), below, *(line(row, "│") for row in rows), bottom])
+
+
+def _is_narrow(letter: str) -> bool:
+    return unicodedata.east_asian_width(letter) not in "WF" and unicodedata.category(letter)[0] not in "MC"
+
+
+def _wrapped(table: Table, columns: Sequence[Sequence[str]], width: int) -> str:
+    with optional_dependency("train"):
+        from rich.console import Console
+        from rich.table import Table as RichTable
+
+    made = RichTable()
+    for name, side in zip(table.columns, table.sides, strict=True):
+        made.add_column(name, justify="left" if side == "l" else "right", overflow="fold")  # show names in full
+    for row in zip(*columns, strict=True):
+        made.add_row(*row)
+    # Class names of users are not markup.
+    console = Console(markup=False, emoji=False, highlight=False, width=width)
+    with console.capture() as capture:
+        console.print(made)
+    return capture.get().rstrip("\n")
 
 
 def _are_paths(column: Sequence[str]) -> bool:

@@ -273,3 +273,27 @@ def test_any_mode_gives_the_channels_asked_for(mode: str, channels: Any) -> None
     crop = Augmentation(random_resized_crop=(0.2, 1.0))
     for transform in (preprocessing.evaluation(), crop.training(preprocessing)):
         assert transform(image).shape == (channels, 24, 24)
+
+
+KINDS = {
+    "the default": Preprocessing(size=32, resize=40),
+    "of timm's EfficientNet-Lite": Preprocessing(32, 40, mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic"),
+    "squeezed": Preprocessing(size=32, resize=None, interpolation="lanczos"),
+    "squeezed before the crop": Preprocessing(size=32, resize=(36, 48), crop_rounding="down"),
+    "grey": GREY,
+    "from Caffe": Preprocessing(32, 40, channel_order="bgr", white=255, mean=(104, 117, 128), std=(1, 1, 1)),
+    "reduced": Preprocessing(size=16, resize=18, reduce=True, interpolation="box"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_are_what_torch_makes_to_the_bit(kind: str) -> None:
+    preprocessing = KINDS[kind]
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+    for size in ((50, 41), (33, 90), (32, 32), (7, 900)):
+        image = noise_image(size)
+        pixels = functional.pil_to_tensor(preprocessing.fit()(image))
+        pixels = pixels.flip(0) if preprocessing.channel_order == "bgr" else pixels
+        expected = (pixels.float() if preprocessing.white == 255 else pixels.float() / 255).sub(mean).div(std)
+        np.testing.assert_array_equal(preprocessing.arrays()(image), expected.numpy())
+        assert torch.equal(preprocessing.evaluation()(image), expected)

@@ -210,11 +210,13 @@ def search(
             raise UserError(f"--{ending[1:]} is {path}, but must end in {ending}.")
     say("Searching", gallery)
     began = time.perf_counter()  # importing torch is part of the wait
-    from proxemic.retrieval import open_gallery, search_gallery, write_contact_sheet
-    from proxemic.retrieval.searching.contact_sheet import check_sheet
+    from proxemic.retrieval import open_gallery, search_gallery
 
-    for path in sheets.values():
-        check_sheet(path, query)
+    if any(sheets.values()):
+        from proxemic.retrieval.searching.contact_sheet import check_sheet
+
+        for path in sheets.values():
+            check_sheet(path, query)
     opened = open_gallery(gallery, model, report=say)
     result = search_gallery(opened, *query, text=text, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
@@ -222,8 +224,14 @@ def search(
         lacking = "no pictures that meet the conditions" if len(opened) else "no pictures: add some first"
         say(f"{opened.store.address} has {lacking}")
     print(result.text(format))
-    say(f"Searched {counted(len(opened), 'vector')} in {time.perf_counter() - began:.1f} seconds")
+    made = [
+        f"{counted(count, 'query', 'queries')} embedded by {engine}" for engine, count in result.embedded_by.items()
+    ]
+    seconds = f"{time.perf_counter() - began:.1f} seconds"
+    say("; ".join([f"Searched {counted(len(opened), 'vector')} in {seconds}", *made]))
     for path in filter(None, sheets.values()):
+        from proxemic.retrieval import write_contact_sheet
+
         write_contact_sheet(result, path)
         say(f"{path} shows them")
 

@@ -221,6 +221,8 @@ class Rows:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
     return torch.cat([*parts]) if is_tensor(parts[0]) else np.concatenate(parts)
 
 

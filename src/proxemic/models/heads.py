@@ -5,6 +5,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from proxemic.models.components import components, mean_and_covariance
 from proxemic.models.config import ModelConfig
 
 
@@ -142,25 +143,16 @@ def principal_components(
 def _mean_and_covariance(
     features: Float[Tensor, "images features"],
 ) -> tuple[Float64[Tensor, " features"], Float64[Tensor, "features features"]]:
-    if not features.isfinite().all():
-        raise ValueError("the features are not finite and have no principal components: check the backbone's weights")
-    mean = features.double().mean(0)
-    centred = features.double() - mean
-    return mean, centred.T @ centred / (len(features) - 1)
+    mean, covariance = map(torch.from_numpy, mean_and_covariance(features.detach().cpu().numpy()))
+    return mean.to(features.device), covariance.to(features.device)
 
 
 def _components(
     mean: Float64[Tensor, " features"], covariance: Float64[Tensor, "features features"], count: int, *, whiten: bool
 ) -> tuple[Float64[Tensor, "components features"], Float64[Tensor, " components"]]:
-    variances, vectors = torch.linalg.eigh(covariance)
-    variances, weight = variances.flip(0).clamp(min=0), vectors.T.flip(0)[:count]
-    # The sign of an eigenvector is arbitrary and depends on the machine.
-    largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
-    weight = weight * largest.sign()
-    if whiten:
-        # On Cars196's validation classes, a hundredth of the mean lost up to 6 points of Recall@1 against all of it.
-        weight = weight / (variances[:count, None] + variances.mean()).sqrt()
-    return weight, -weight @ mean
+    found = components(mean.cpu().numpy(), covariance.cpu().numpy(), count, whiten=whiten)
+    weight, bias = map(torch.from_numpy, found)
+    return weight.to(mean.device), bias.to(mean.device)
 
 
 class AvgPool(nn.Module):

@@ -28,6 +28,7 @@ from proxemic.caches import cache_folder
 from proxemic.data.pixels import FilePixels
 from proxemic.data.stamps import stamps_of
 from proxemic.errors import UserError, UserNote
+from proxemic.files import absolute_name
 
 Found = Int64[np.ndarray, "pictures 2"]
 """The block of each picture, and its place there; -1 if the picture is not known."""
@@ -66,8 +67,7 @@ class PictureKeys:
         """Return the digests of a picture that need no reading."""
         if (stamp := self.stamps[place]) is None:
             return ()
-        named = os.path.abspath(self.paths[place])  # noqa: PTH100 - links are not resolved, and it is faster
-        return _digest(stamp[0], named), _digest(stamp[0], str(stamp[1]))
+        return _digest(stamp[0], absolute_name(str(self.paths[place]))), _digest(stamp[0], str(stamp[1]))
 
     def of_content(self, place: int) -> tuple[bytes, ...]:
         """Read the file of a picture, and return the digest of its content, unless it was changed meanwhile."""
@@ -132,19 +132,16 @@ class KeptVectors:
 
     def read(self, found: Found) -> Float32[np.ndarray, "pictures dim"]:
         """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
-        parts, rows = [], []
+        vectors = np.empty((0, 0), np.float32)
         with self._transaction(write=False) as db:
             for number in np.unique(found[:, 0]).tolist():
                 get = "SELECT rows, vectors FROM blocks WHERE number = ?"
                 block = None if db is None else db.execute(get, (number,)).fetchone()
                 if block is None:
                     raise KeyError(number)
-                own = np.flatnonzero(found[:, 0] == number)
-                parts.append(np.frombuffer(block[1], "<f4").reshape(block[0], -1)[found[own, 1]])
-                rows.append(own)
-        vectors = np.empty((len(found), parts[0].shape[1]), np.float32)
-        for own, part in zip(rows, parts, strict=True):
-            vectors[own] = part
+                own, rows = np.flatnonzero(found[:, 0] == number), np.frombuffer(block[1], "<f4").reshape(block[0], -1)
+                vectors = vectors if vectors.size else np.empty((len(found), rows.shape[1]), np.float32)
+                vectors[own] = rows[found[own, 1]]
         return vectors
 
     def add(

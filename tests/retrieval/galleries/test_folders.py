@@ -4,16 +4,15 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from command_line import Here, assert_refused, warm_proxemic
 from images import write_folder
 from proxemic.errors import UserError
-from proxemic.models import EmbeddingModel
 from proxemic.retrieval import Gallery, open_gallery
 from proxemic.retrieval.galleries import folders
-from proxemic.retrieval.improving import improvement
+from proxemic.retrieval.vectors.networks import LinearHead
 from shelves import write_model
 
 pytestmark = pytest.mark.cpu
@@ -60,13 +59,13 @@ def test_whitening_is_learnt_once(photos: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(folders, "ENOUGH_TO_WHITEN", 5)
     for name in ("is_pretrained_name", "sees_only"):
         monkeypatch.setattr(folders, name, lambda _: True)
-    learnt, learn = [], improvement.whitened_head
+    learnt, learn = [], LinearHead.whiten
 
-    def counted(features: torch.Tensor) -> EmbeddingModel:
+    def counted(features: np.ndarray) -> LinearHead:
         learnt.append(len(features))
         return learn(features)
 
-    monkeypatch.setattr(improvement, "whitened_head", counted)
+    monkeypatch.setattr(LinearHead, "whiten", counted)
     first, second = (open_gallery(photos, model, report=print) for _ in range(2))
     assert learnt == [6]
     query = photos / "class 01" / "0.png"

@@ -115,7 +115,8 @@ def test_heads_are_matrices_over_the_converted_network(
     save_model(joined, with_head(without_head(network), head), preprocessing, features_by="0" * 64)
     with torch.no_grad():
         expected = head(rows).numpy()
-    np.testing.assert_allclose(LinearHead.read(joined)(rows.numpy()), expected, atol=1e-6)
+    for read in (LinearHead.read(joined), LinearHead.whiten(rows.numpy(), 5)):
+        np.testing.assert_allclose(read(rows.numpy()), expected, atol=1e-6)
     expected = by_torch(joined, photos, monkeypatch)
     vectors, made = embed(joined, photos)
     assert (vectors.shape, made) == ((36, 5), {ONNX_RUNTIME: 36})
@@ -171,7 +172,7 @@ def test_what_cannot_be_converted_is_noted_once_and_embedded_by_torch(
 def test_without_onnx_runtime_torch_embeds(
     cache: Path, photos: Path, model: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(networks, "_is_installed", lambda: False)
+    monkeypatch.setattr(networks, "_are_installed", lambda *_: False)
     assert embed(model, photos)[1] == {TORCH: 36}
     assert not recwarn.list
     assert not (cache / "networks").exists()

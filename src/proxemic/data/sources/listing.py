@@ -18,7 +18,7 @@ from proxemic.data.remote import open_filesystem, path_or_address, read_address,
 from proxemic.data.roots import as_root, roots_of
 from proxemic.data.rows import Rows, join_spellings
 from proxemic.errors import UserError
-from proxemic.files import check_regular, on_disk, readable
+from proxemic.files import absolute_name, check_regular, on_disk, readable
 from proxemic.image_formats import (
     FORMATS_TEXT,
     SYSTEM_FOLDERS,
@@ -162,8 +162,8 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
             return path
         if os.path.islink(path):  # noqa: PTH114 - pathlib takes twice as long
             return os.path.realpath(path)
-        folder, name = os.path.split(path)
-        return os.path.join(real_folder(folder), name)  # noqa: PTH118
+        folder, slash, name = str(path).rpartition(os.sep)
+        return f"{real_folder(folder or slash or os.curdir)}{os.sep}{name}"
 
     return [(real(path), box) for path, box in zip(files.paths, files.boxes, strict=True)]
 
@@ -178,7 +178,7 @@ def absolute(name: str) -> str:
     if "://" in name:
         return name
     if ".." not in name:
-        return os.path.abspath(name)  # noqa: PTH100 - three times as fast
+        return absolute_name(name)
     path = Path(name).absolute()
     # Only the file system knows the parent folder of a link's target.
     return str(path.parent.resolve() / path.name if ".." in path.parts else path)
@@ -272,7 +272,9 @@ def _list_named(file: Path, folder: Path | str) -> Rows | None:
 def _list_folder(root: Path) -> Rows:
     unreadable: dict[Path, str] = {}
     listed = [*files_below(root, unreadable)]
-    rows = _of_folder(root, listed, [path.relative_to(root).parts for path in listed])
+    before = len(os.path.join(root, "")) if str(root) != "." else 0  # noqa: PTH118
+    inside = [tuple(str(path)[before:].split(os.sep)) for path in listed]  # a third of the time of relative_to
+    rows = _of_folder(root, listed, inside)
     return replace(rows, unreadable={readable(path): why for path, why in unreadable.items()})
 
 

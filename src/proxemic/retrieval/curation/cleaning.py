@@ -103,7 +103,7 @@ def clean(
 def examine(rows: Rows, distance: Distance) -> Cleaning:
     """Find the flaws of embedded rows."""
     assert rows.embeddings is not None
-    embeddings = torch.from_numpy(rows.embeddings)
+    embeddings = torch.as_tensor(rows.embeddings)
     embeddings = unit_rows(embeddings) if distance == "cosine" else embeddings
     names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
     splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]

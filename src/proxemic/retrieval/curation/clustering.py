@@ -267,7 +267,7 @@ def cluster(
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     assert rows.embeddings is not None
-    x = torch.from_numpy(rows.embeddings)
+    x = torch.as_tensor(rows.embeddings)
     x = unit_rows(x) if distance == "cosine" else x
     for note in rows.notes:
         report(note)

@@ -12,7 +12,6 @@ import numpy as np
 from proxemic.addresses import GALLERY_FILE, is_pretrained_name
 from proxemic.caches import cache_folder
 from proxemic.data.sources.listing import absolute, list_folder
-from proxemic.models.description import read_description
 from proxemic.retrieval.galleries.gallery import SAMPLE, Gallery
 from proxemic.retrieval.galleries.items import make_items
 from proxemic.retrieval.galleries.models import as_stored
@@ -83,16 +82,8 @@ def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[
     learnt_from = hashlib.sha256(sample.data).hexdigest()
     checksum = hashlib.sha256(f"{embedder.checksum} {learnt_from}".encode()).hexdigest()
     named = hashlib.sha256(f"{embedder.checksum} {absolute(str(folder))}".encode()).hexdigest()[:32]
-    kept = cache_folder("heads") / named
-    try:
-        if read_description(kept).features_by == checksum:
-            return LinearHead.read(kept), checksum
-    except (OSError, ValueError):  # it is not there
-        pass
-    import torch
-
-    from proxemic.models import save_model
-    from proxemic.retrieval.improving.improvement import whitened_head
-
-    save_model(kept, whitened_head(torch.from_numpy(sample)), {}, features_by=checksum)
-    return LinearHead.read(kept), checksum
+    kept = cache_folder("heads") / f"{named}.safetensors"
+    if (head := LinearHead.restore(kept, checksum)) is None:
+        head = LinearHead.whiten(sample)
+        head.keep(kept, checksum)
+    return head, checksum

@@ -78,5 +78,6 @@ def as_stored(vectors: Float[np.ndarray, "rows dim"] | None, info: GalleryInfo) 
     assert vectors is not None
     if info.distance == "cosine":
         # In float64, as the square of a large length overflows float32.
-        vectors = vectors / np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+        lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+        vectors = np.divide(vectors, lengths, out=np.empty_like(vectors), casting="same_kind")
     return np.ascontiguousarray(vectors, np.float32)

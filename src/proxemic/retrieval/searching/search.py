@@ -3,8 +3,9 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -47,6 +48,7 @@ class SearchResult:
         columns: The further columns of the gallery.
         unreadable: Why other queries could not be read, by their names.
         roots: Folders and addresses below which pictures of the gallery and of the queries may be opened.
+        embedded_by: How many queries were embedded by torch and by ONNX Runtime; other vectors were known.
     """
 
     gallery: str
@@ -54,6 +56,7 @@ class SearchResult:
     columns: Sequence[str]
     unreadable: Mapping[str, str]
     roots: Sequence[str] = ()
+    embedded_by: Mapping[str, int] = field(default_factory=dict)
 
     def text(self, form: Literal["table", "json", "csv"] = "table") -> str:
         """Format as a table for people, as a JSON list of queries with their hits, or as CSV with a row per hit."""
@@ -148,6 +151,7 @@ def search_gallery(
     gallery.check_question(k, where)
     if expand < 0 or (expand and gallery.store.info.distance != "cosine"):
         raise ValueError(f"expand is {expand!r}, but must be 0 or more, and 0 for a gallery of euclidean distance.")
+    before = _computed_by(gallery)
     embedded = embed_queries(gallery, *queries, text=text, batch_size=batch_size, workers=workers)
     assert embedded.embeddings is not None
     asked = _expanded(gallery, embedded, expand, where) if expand else embedded.embeddings
@@ -166,7 +170,13 @@ def search_gallery(
     ]
     columns = further_columns(gallery.store.columns)
     roots = (*gallery.store.roots, *roots_of_rows(embedded))
-    return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots)
+    made = _computed_by(gallery) - before
+    return SearchResult(gallery.store.address, answers, columns, embedded.unreadable, roots, made)
+
+
+def _computed_by(gallery: Gallery) -> Counter[str]:
+    embedder = vars(gallery).get("embedder")  # without loading it for vectors
+    return Counter() if embedder is None else Counter(embedder.source.computed_by)
 
 
 def _expanded(gallery: Gallery, queries: Rows, count: int, where: Where | None) -> Float32[np.ndarray, "queries dim"]:

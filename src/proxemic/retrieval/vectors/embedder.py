@@ -366,7 +366,7 @@ class Embedder:
         held: list[Embedded] = []
         hidden = True if description is None else None  # None shows the bar on terminals
         with tqdm(total=len(pictures), desc=description, unit="image", leave=False, disable=hidden) as bar:
-            for part in self.source._outputs(pictures, batch_size, workers):
+            for part in self.source._outputs(pictures, batch_size, workers, max(at_least, _AT_ONCE)):
                 held.append(replace(part, vectors=self.finish(part.vectors)) if part.places else part)
                 bar.update(len(part))
                 if sum(map(len, held)) >= at_least:
@@ -389,7 +389,7 @@ class Embedder:
         return Keeping(kept, PictureKeys.of(pictures))
 
     def _outputs(
-        self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int
+        self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int, at_once: int
     ) -> Iterator[Embedded]:
         """Read the kept outputs of pictures; compute the others, and keep them."""
         keeping = self.keeping(pictures)
@@ -404,8 +404,8 @@ class Embedder:
                 end = 1 + max(*new.places, *new.unreadable, done)
                 yield from self._read(keeping, pictures, range(done, end), new)
                 done = end
-        for first in range(done, len(pictures), _AT_ONCE):
-            yield from self._read(keeping, pictures, range(first, min(first + _AT_ONCE, len(pictures))))
+        for first in range(done, len(pictures), at_once):
+            yield from self._read(keeping, pictures, range(first, min(first + at_once, len(pictures))))
 
     def _read(self, keeping: Keeping, pictures: FilePixels, between: range, *new: Embedded) -> Iterator[Embedded]:
         """Yield the kept outputs of the pictures between two places, with the new ones among them, in order."""

@@ -158,10 +158,13 @@ def embed_rows(
     for part in parts:
         useless = useless_vectors(part.vectors, distance)
         failures = part.unreadable | {part.places[row]: f"its vector {why}" for row, why in useless.items()}
-        good = [row for row in range(len(part.places)) if row not in useless]
-        taken = rows.take([part.places[row] for row in good])
+        vectors, places = part.vectors, part.places
+        if useless:
+            good = [row for row in range(len(places)) if row not in useless]
+            vectors, places = vectors[good], [places[row] for row in good]
+        taken = rows if len(places) == len(rows) else rows.take(places)
         unreadable = {names[place]: why for place, why in failures.items()}
-        yield replace(taken, embeddings=part.vectors[good], unreadable=unreadable)
+        yield replace(taken, embeddings=vectors, unreadable=unreadable)
 
 
 def gather(
@@ -185,9 +188,10 @@ def gather(
     if embedder is not None:
         checksum, owner = embedder.checksum, owner or embedder.path
     opened, parts = [*opened], list[Rows]()
+    reading = {"batch_size": batch_size, "workers": workers}
     for rows in opened:
         model = model_for(rows, embedder, checksum, owner)
-        parts += embed_rows(rows, model, distance, batch_size=batch_size, workers=workers)
+        parts += embed_rows(rows, model, distance, at_least=max(1, len(rows)), **reading)
     unreadable = {name: why for part in (*opened, *parts) for name, why in part.unreadable.items()}
     if not sum(map(len, parts)):
         name, why = next(iter(unreadable.items()))

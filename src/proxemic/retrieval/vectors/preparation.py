@@ -1,7 +1,6 @@
 """Prepare pictures as inputs of a network, batch by batch, also in processes that do not hold the network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -46,13 +45,9 @@ class Preparation:
         self.is_ours = isinstance(transform, AnyPreprocessing)
         ours = transform if isinstance(transform, AnyPreprocessing) else None
         self.side, self.bits = (None, None) if ours is None else (ours.reduced_side, ours.bits)
-        self._given = transform
+        self._transform: Transform = transform.evaluation() if isinstance(transform, AnyPreprocessing) else transform
         self.array = transform.arrays() if isinstance(transform, Preprocessing) else None
         """The same without torch: from a picture to an array; None if other libraries prepare pictures."""
-
-    @cached_property
-    def _transform(self) -> Transform:
-        return self._given.evaluation() if isinstance(self._given, AnyPreprocessing) else self._given
 
     def __call__(self, picture: Picture) -> Tensor:
         if is_tensor(picture):
