@@ -10,12 +10,14 @@
 
 T3 is the median time of the products X Wᵀ, G W and Gᵀ X, of 2·B·C·K·D operations each. A column is a median time
 divided by T3 of the same rounds. ``dense`` is this package's loss through ordinary autograd; ``pml`` is the loss of
-pytorch-metric-learning with the same name.
+pytorch-metric-learning with the same name; ``sketch`` is the prototype in `loss_sketch.py`. Threads are those of
+``OMP_NUM_THREADS``.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -23,7 +25,8 @@ from torch import Tensor, nn
 
 import proxemic
 import proxemic.losses as ours
-from measure import Held, command, medians, page_faults, resident_peak
+from loss_sketch import make_sketch
+from measure import Held, command, machine, medians, page_faults, resident_peak
 from proxemic.losses.checks import check_embeddings, check_labels
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.scoring import dense_scores, pair_scores
@@ -49,6 +52,7 @@ SIZES = {
     "sop": Size(32, 512, 11_318, 1, 15),
     "sop-2": Size(32, 512, 11_318, 2, 11),
     "sop-180": Size(180, 512, 11_318, 1, 9),
+    "faces-40": Size(128, 512, 40_000, 1, 9),
     "faces": Size(128, 512, 85_742, 1, 5),
     "faces-2": Size(128, 512, 85_742, 2, 5),
 }
@@ -92,16 +96,15 @@ def peer(name: str, size: Size) -> nn.Module | None:
     return makers[name](size.classes, size.dim) if name in makers and size.proxies == 1 else None
 
 
-def step(loss: nn.Module, x: Tensor, y: Tensor, *, dense: bool = False) -> Callable[[], None]:
-    """Return a function that runs a forward and a backward pass."""
+def step(
+    loss: nn.Module, x: Tensor, y: Tensor, compute: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Callable[[], None]:
+    """Return a function that runs a forward and a backward pass of a loss, or of another way to compute it."""
 
     def call() -> None:
         loss.zero_grad()
         x.grad = None
-        if dense:
-            dense_loss(loss, x, y).backward()
-        else:
-            loss(x, y).backward()
+        (compute or loss)(x, y).backward()
 
     return call
 
@@ -118,7 +121,7 @@ def dense_loss(loss: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple[dict[str, float], int]:
-    """Return the median seconds of the products, our loss, its dense form and the peer; and our page faults."""
+    """Return the median seconds of the products, our loss, its other forms and the peer; and our page faults."""
     torch.manual_seed(0)
     b, d, rows = size.batch, size.dim, size.classes * size.proxies
     x, w, g = (torch.randn(shape, device=device) for shape in ((b, d), (rows, d), (b, rows)))
@@ -130,7 +133,9 @@ def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple
         "ours": step(loss, leaf, y),
     }
     if not alone and b * rows * (d if "Euclidean" in name or "Warped" in name else 1) < 4e9:
-        calls["dense"] = step(loss, leaf, y, dense=True)
+        calls["dense"] = step(loss, leaf, y, partial(dense_loss, loss))
+    if device == "cpu" and (sketch := make_sketch(name, loss.proxies)) is not None:
+        calls["sketch"] = step(loss, leaf, y, sketch)
     if other is not None:
         calls["pml"] = step(other.to(device), leaf, y)
     return medians(calls, size.rounds, cuda=device == "cuda"), page_faults(calls["ours"])
@@ -138,8 +143,8 @@ def compare(name: str, size: Size, device: str, *, alone: bool = False) -> tuple
 
 def table(names: Sequence[str], sizes: dict[str, Size], device: str, *, alone: bool = False) -> None:
     """Print a line for each size and loss."""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
-    heads = f"{'ours':>6} {'dense':>6} {'pml':>6} {'pml/ours':>8} {'faults':>7}"
+    print(f"{machine()}; torch {torch.__version__}, {torch.get_num_threads()} threads, {device}")
+    heads = f"{'pml/ours':>8} {'ours/sketch':>11} {'ours':>6} {'dense':>6} {'pml':>6} {'faults':>7}"
     print(f"{'B, D, C, K':24} {'loss':30} {'chunk':>6} {'T3 ms':>8} {heads}")
     for size in sizes.values():
         shape = f"{size.batch}, {size.dim}, {size.classes}, {size.proxies}"
@@ -149,8 +154,9 @@ def table(names: Sequence[str], sizes: dict[str, Size], device: str, *, alone: b
             seconds, faults = compare(name, size, device, alone=alone)
             ratio = {key: value / seconds["T3"] for key, value in seconds.items()}
             columns = " ".join(f"{ratio.get(key, math.nan):6.2f}" for key in ("ours", "dense", "pml"))
-            gain = ratio.get("pml", math.nan) / ratio["ours"]
-            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.4g} {columns} {gain:8.2f} {faults:7}"
+            gain, beside = ratio.get("pml", math.nan) / ratio["ours"], ratio["ours"] / ratio.get("sketch", math.nan)
+            shown = f"{gain:8.2f} {beside:11.2f} {columns} {faults:7}"
+            line = f"{shape:24} {name:30} {plan.chunk:6} {1e3 * seconds['T3']:8.4g} {shown}"
             print(line.replace("nan", "  –"), flush=True)
 
 

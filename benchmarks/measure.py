@@ -5,6 +5,7 @@ Timings on a shared machine are noisy; ratios of interleaved timings are less so
 
 import ctypes
 import inspect
+import os
 import re
 import resource
 import statistics
@@ -45,6 +46,14 @@ def command(main: Callable[..., None]) -> None:
             options["dest"] = name
         parser.add_argument(f"--{name.rstrip('_').replace('_', '-')}" if flag else name, **options)
     main(**vars(parser.parse_args()))
+
+
+def machine() -> str:
+    """Describe the processor: its model, the cores that this process may use, and the cache they share."""
+    model = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())[0]
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    last = f", last cache {caches[-1].read_text().strip()}" if caches else ""
+    return f"{model}, {len(os.sched_getaffinity(0))} cores{last}"
 
 
 def print_header(*columns: str) -> None:

@@ -19,7 +19,7 @@ from proxemic.losses.margins import (
     wider_angle,
 )
 from proxemic.losses.matryoshka import MatryoshkaLoss
-from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive, softmax_objective
+from proxemic.losses.objectives import AnchorNegative, all_pair_objective, anchor_positive, softmax_objective
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.pairwise import PairwiseLoss
 from proxemic.losses.proxy_anchor import (
@@ -50,6 +50,7 @@ from proxemic.losses.warped_softmax import EuclideanSoftmaxLoss, Power, WarpedSo
 __all__ = [
     "AdaFaceLoss",
     "AllPairMultiProxyAnchorLoss",
+    "AnchorNegative",
     "ArcFaceLoss",
     "CenterRegularizer",
     "CosFaceLoss",
@@ -88,7 +89,6 @@ __all__ = [
     "SphereFaceLoss",
     "WarpedSoftmaxLoss",
     "all_pair_objective",
-    "anchor_negative",
     "anchor_positive",
     "angular_margin",
     "class_balanced_weights",

@@ -1,6 +1,7 @@
 """Objectives: the formulas that turn positive scores and log-sum-exps of negatives into values of a loss."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -59,10 +60,23 @@ def anchor_positive(
     return terms.sum() / (count > 0).sum()
 
 
-def anchor_negative(negative: Float[Tensor, "*classes"], shift: float, num_classes: int) -> Float[Tensor, "*classes"]:
-    """Compute ``(1/C) softplus(M_c + αδ)`` for each class; an empty log-sum-exp, −∞, gives 0 (Proxy-Anchor, eq. 4).
+@dataclass(frozen=True)
+class AnchorNegative:
+    """``(1/C) softplus(M_c + αδ)`` of each class; an empty log-sum-exp, −∞, gives 0 (Proxy-Anchor, equation 4).
 
-    >>> anchor_negative(torch.tensor([0.0, -torch.inf]), shift=0.0, num_classes=2)
+    Args:
+        shift: αδ.
+        num_classes: C.
+
+    >>> AnchorNegative(shift=0.0, num_classes=2)(torch.tensor([0.0, -torch.inf]))
     tensor([0.3466, 0.0000])
     """
-    return F.softplus(negative + shift) / num_classes
+
+    shift: float
+    num_classes: int
+
+    def __call__(self, negative: Float[Tensor, "*classes"]) -> Float[Tensor, "*classes"]:
+        return F.softplus(negative + self.shift) / self.num_classes
+
+    def derivative(self, negative: Float[Tensor, "*classes"]) -> Float[Tensor, "*classes"]:
+        return (negative + self.shift).sigmoid_().div_(self.num_classes)

@@ -1,7 +1,6 @@
 """Proxy-Anchor, whose anchors are proxies, and its extensions to several proxies per class (MPA; Saeki et al.)."""
 
 import math
-from functools import partial
 from typing import Unpack
 
 import torch.nn.functional as F
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from proxemic.losses.checks import check_finite, check_positive, is_number
 from proxemic.losses.margins import Margin, target_margin
-from proxemic.losses.objectives import all_pair_objective, anchor_negative, anchor_positive
+from proxemic.losses.objectives import AnchorNegative, all_pair_objective, anchor_positive
 from proxemic.losses.options import ProxyOptions
 from proxemic.losses.proxy_loss import ProxyLoss
 from proxemic.losses.scores import CenterRegularizer, Scoring, SoftmaxPooling
@@ -51,7 +50,7 @@ class ProxyAnchorLoss(ProxyLoss):
         **options: Unpack[ProxyOptions],
     ) -> None:
         alpha, shift = check_positive("alpha", alpha), alpha * margin if is_number(margin) else 0.0
-        reduction = partial(anchor_negative, shift=shift, num_classes=num_classes)
+        reduction = AnchorNegative(shift, num_classes)
         super().__init__(num_classes, embedding_size, scoring=Scoring(alpha, class_reduction=reduction), **options)
         self._set_margin(margin, check_finite, "_margin")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -10,6 +10,17 @@ from torch import Tensor
 from proxemic.precision import without_autocast
 
 Backward = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+@runtime_checkable
+class Differentiated(Protocol):
+    """An elementwise function whose derivative is written by hand."""
+
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+
+    def derivative(self, x: Tensor) -> Tensor:
+        """Return a new tensor with the derivative."""
+        ...
 
 
 def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Backward]:
@@ -21,6 +32,8 @@ def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Ten
     >>> value, *backward(torch.tensor(1.0))
     (tensor(9.), tensor(6.))
     """
+    if isinstance(function, Differentiated):
+        return function(*inputs), lambda grad: (function.derivative(*inputs).mul_(grad),)
     if torch.compiler.is_compiling():  # the compiler traces torch.func but not torch.autograd.grad
         value, backward, *_ = torch.func.vjp(function, *inputs)
         return value, backward

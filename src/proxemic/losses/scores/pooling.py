@@ -73,6 +73,11 @@ class SoftmaxPooling(Pooling):
         return _softmax_pooled(similarities, self.gamma)
 
     def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities]:
+        if similarities.shape[1] == 2:  # q_1 = sigmoid((s_1 − s_2)/γ) and S = s_2 + q_1 (s_1 − s_2)
+            first, second = similarities.unbind(1)
+            difference = first - second
+            share = (difference / self.gamma).sigmoid_()
+            return torch.addcmul(second, share, difference), share.unsqueeze(1)
         # e^{(s − max s)/γ} as a power of 2, which is several times faster than a power of e.
         weights = similarities - similarities.amax(1, keepdim=True)
         weights.mul_(1 / (math.log(2) * self.gamma)).exp2_()
@@ -90,6 +95,12 @@ class SoftmaxPooling(Pooling):
     ) -> Similarities:
         assert weights is not None
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
+        if similarities.shape[1] == 2:  # the two derivatives add up to 1
+            grads, share = torch.empty_like(similarities), weights.squeeze(1)
+            slope = torch.addcmul(share, share, pooled.sub_(similarities[:, 0]), value=-1 / self.gamma)
+            first = torch.mul(grad, slope, out=grads[:, 0])
+            torch.sub(grad, first, out=grads[:, 1])
+            return grads
         constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(grad)
         if _at_once(similarities):
             constant, grad = constant.unsqueeze(1), grad.unsqueeze(1)

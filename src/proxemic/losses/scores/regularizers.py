@@ -160,15 +160,24 @@ class CenterRegularizer(Regularizer):
         return proxies.new_empty(classes, per_class, per_class) if per_class > 1 and is_kept else None
 
     def value(self, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None = None) -> Tensor:
-        total, per_class = proxies.new_zeros(()), proxies.shape[1]
-        if per_class == 1:
-            return total
-        for part in _parts(proxies):
-            lengths, mixing = _center_terms(proxies[part])
-            total.add_(sampling.part(part).sum(lengths))
-            if state is not None:
-                state[part] = mixing
-        return total / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
+        total = proxies.new_zeros(())
+        for part in _parts(proxies) if proxies.shape[1] > 1 else ():
+            gram = torch.bmm(proxies[part], proxies[part].mT)
+            total.add_(self.of_gram(gram, sampling.part(part), None if state is None else state[part]))
+        return total
+
+    def of_gram(
+        self,
+        gram: Float[Tensor, "classes proxies proxies"],
+        sampling: SamplingWeights,
+        state: Float[Tensor, "classes proxies proxies"] | None,
+    ) -> Float[Tensor, ""]:
+        """Compute `value` from the inner products of the proxies of each class."""
+        lengths, mixing = _center_terms(gram)
+        if state is not None:
+            state.copy_(mixing)
+        per_class = gram.shape[1]
+        return sampling.sum(lengths) / (2 * sampling.total * per_class * (per_class - 1))  # each pair is summed twice
 
     def of_directions(self, directions: Proxies, sampling: SamplingWeights) -> Float[Tensor, ""]:
         """Compute the weighted term from the unit proxies of all classes, in few operations."""
@@ -178,17 +187,27 @@ class CenterRegularizer(Regularizer):
         return _center_lengths(directions, self.weight / (2 * sampling.total * per_class * (per_class - 1)))
 
     def add_gradient(
-        self, grad: Tensor, proxies: Tensor, sampling: SamplingWeights, state: Tensor | None, factor: Tensor | float
+        self,
+        grad: Tensor,
+        proxies: Tensor,
+        sampling: SamplingWeights,
+        state: Tensor | None,
+        factor: Tensor | float,
+        row_factors: Float[Tensor, "classes proxies"] | None = None,
     ) -> None:
+        """Add the gradient, and ``row_factors ·`` the proxies in the same pass."""
         per_class = proxies.shape[1]
         if per_class == 1:
             return
         factor = factor / (sampling.total * per_class * (per_class - 1))
         for part in _parts(proxies):
-            mixing = (_center_terms(proxies[part])[1] if state is None else state[part]) * factor
+            rows = proxies[part]
+            mixing = (_center_terms(torch.bmm(rows, rows.mT))[1] if state is None else state[part]) * factor
             if sampling.weights is not None:
                 mixing.mul_(sampling.weights[part].view(-1, 1, 1))
-            grad[part].baddbmm_(mixing, proxies[part])
+            if row_factors is not None:
+                mixing.diagonal(dim1=1, dim2=2).add_(row_factors[part])
+            grad[part].baddbmm_(mixing, rows)
 
 
 class _Apply(torch.autograd.Function):
@@ -226,44 +245,46 @@ def _parts(proxies: Tensor) -> Iterator[slice]:
             yield slice(start, start + step)
 
 
-def _distances(cosines: Tensor) -> Tensor:
-    """Return ``√(2 − 2 cos)``, set to 0 on the diagonal and below the rounding of the cosines.
+def _squared_distances(cosines: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Return ``2 − 2 cos`` and the inverse of its root, set to 0 on the diagonal and below the rounding of the cosines.
 
-    There ``2 − 2 cos`` is noise, which the root would turn into a large gradient.
+    There ``2 − 2 cos`` is noise, which the root would turn into a large gradient. The diagonal is that of the
+    dimensions ``first`` and ``first + 1``.
     """
     squared = torch.rsub(cosines, 2, alpha=2)
-    squared.diagonal(dim1=1, dim2=2).zero_()
-    return torch.threshold_(squared, 8 * torch.finfo(squared.dtype).eps, 0).sqrt_()
+    squared.diagonal(dim1=first, dim2=first + 1).zero_()
+    return squared, torch.threshold(squared, 8 * torch.finfo(squared.dtype).eps, math.inf).rsqrt_()
 
 
 def _lengths_definition(directions: Tensor, factor: float) -> Tensor:
     cosines = torch.bmm(directions, directions.mT)
-    apart = _distances(cosines.detach()) > 0
+    apart = _squared_distances(cosines.detach(), 1)[1] > 0
     return factor * torch.where(apart, torch.where(apart, 2 - 2 * cosines, 1).sqrt(), 0).sum()
 
 
 def _lengths_forward(directions: Tensor, factor: float) -> tuple[Tensor, tuple[Tensor]]:
-    lengths = _distances(torch.bmm(directions, directions.mT))
-    return lengths.sum() * factor, (lengths,)
+    squared, inverse = _squared_distances(torch.bmm(directions, directions.mT), 1)
+    return squared.mul_(inverse).sum() * factor, (inverse,)
 
 
 def _lengths_backward(grad: Tensor, needed: object, tensors: Any, kept: Any, factor: float) -> list[Tensor]:
     # Each pair is summed twice: ∂√(2 − 2c)/∂c = −1/√(2 − 2c).
-    return [torch.bmm(torch.div(grad * (-2 * factor), torch.threshold(kept[0], 0, math.inf)), tensors[0])]
+    return [torch.bmm(kept[0] * (grad * (-2 * factor)), tensors[0])]
 
 
 _center_lengths = by_hand(_lengths_definition, _lengths_forward, _lengths_backward)
 
 
-def _center_terms(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _center_terms(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Compute ``Σ_kl ‖ŵ_k − ŵ_l‖`` of each class, and the matrix that turns its proxies into half the gradient."""
-    gram = torch.bmm(rows, rows.mT)
-    scale = inverse_length(gram.diagonal(dim1=1, dim2=2).sqrt())
-    cosine = gram.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-    length = _distances(cosine.nan_to_num_(nan=0))  # ∞ · 0 if a length overflows
+    gram = gram.movedim(0, 2).contiguous()  # the operations below run over the classes, not over 2 proxies
+    scale = inverse_length(gram.diagonal(dim1=0, dim2=1).T.sqrt())
+    scales = scale.unsqueeze(0) * scale.unsqueeze(1)
+    cosine = gram.mul_(scales).nan_to_num_(nan=0)  # ∞ · 0 if a length overflows
+    squared, inverse = _squared_distances(cosine, 0)
+    lengths = squared.mul_(inverse).sum((0, 1))
     # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
-    pull = inverse_length(length).neg_()
-    along = torch.linalg.vecdot(pull, cosine)
-    mixing = pull.mul_(scale.unsqueeze(1)).mul_(scale.unsqueeze(2))
-    mixing.diagonal(dim1=1, dim2=2).sub_(along.mul_(scale.square()))
-    return length.sum((1, 2)), mixing
+    along = cosine.mul_(inverse).sum(1)
+    mixing = inverse.mul_(scales).neg_()
+    mixing.diagonal(dim1=0, dim2=1).T.add_(along.mul_(scale.square_()))
+    return lengths, mixing.movedim(2, 0).contiguous()

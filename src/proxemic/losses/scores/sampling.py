@@ -33,6 +33,8 @@ class SamplingWeights:
 
     def part(self, rows: slice) -> "SamplingWeights":
         """Return the sampling weights of some of the rows."""
+        if self.weights is self.bias is None:
+            return self
         weights, bias = (None if values is None else values[rows] for values in (self.weights, self.bias))
         return replace(self, weights=weights, bias=bias)
 

@@ -162,7 +162,7 @@ def reduce_scores(
         inside, target = _targets(labels, scores.shape[1])
         positive = torch.where(inside, scores.gather(1, target), 0).squeeze(1)
         logits = put_target(negative_logits(scores, scoring, sampling), labels, -torch.inf)
-    elif _is_bounded(scoring, sampling, *scores.shape):
+    elif is_bounded(scoring, sampling, *scores.shape):
         positive, negative = _own_and_others(scores, own, scoring.scale, dim)
         return positive, negative if scoring.class_reduction is None else scoring.class_reduction(negative).sum()
     else:
@@ -174,7 +174,7 @@ def reduce_scores(
     return positive, (reduced if sampling.weights is None else reduced * sampling.weights).sum()
 
 
-def _is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
+def is_bounded(scoring: Scoring, sampling: SamplingWeights, batch: int, classes: int) -> bool:
     """Return whether exponentials can be summed without subtracting the maximum: for cosines and a moderate scale."""
     plain = isinstance(scoring.similarity, Cosine) and scoring.transform is None
     return plain and sampling.weights is sampling.bias is None and max(batch, classes) < math.exp(80 - scoring.scale)

@@ -94,8 +94,13 @@ class Similarity(Protocol):
         """Compute the similarity of each query to the proxies in its row, by ordinary autograd."""
         ...
 
-    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
-        """Write the term of the scores that depends only on the proxy into `out`, once per step."""
+    def measure(
+        self, proxies: Proxies, out: Float[Tensor, "rows 1"], lengths: Float[Tensor, "rows 1"] | None = None
+    ) -> None:
+        """Write the term of the scores that depends only on the proxy into `out`, once per step.
+
+        ``lengths`` are the Euclidean norms of the proxies, if they are known.
+        """
 
     def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
         """Turn inner products into similarities in place, outside autograd: `dense` for one chunk."""
@@ -128,8 +133,10 @@ class Cosine(Similarity):
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (unit(proxies) @ queries.unsqueeze(2)).squeeze(2)
 
-    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
-        out.copy_(inverse_length(torch.linalg.vector_norm(proxies, dim=1, keepdim=True)))
+    def measure(
+        self, proxies: Proxies, out: Float[Tensor, "rows 1"], lengths: Float[Tensor, "rows 1"] | None = None
+    ) -> None:
+        out.copy_(inverse_length(_lengths(proxies) if lengths is None else lengths))
 
     def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
         products.mul_(measures)
@@ -160,8 +167,10 @@ class Euclidean(Similarity):
         distances = torch.linalg.vector_norm(queries.unsqueeze(1) - proxies, dim=-1)
         return -distances.clamp(max=_largest(distances))
 
-    def measure(self, proxies: Proxies, out: Float[Tensor, "rows 1"]) -> None:
-        torch.linalg.vector_norm(proxies, dim=1, keepdim=True, out=out).square_()
+    def measure(
+        self, proxies: Proxies, out: Float[Tensor, "rows 1"], lengths: Float[Tensor, "rows 1"] | None = None
+    ) -> None:
+        torch.square(_lengths(proxies) if lengths is None else lengths, out=out)
 
     def from_products(self, products: Scores, queries: Queries, measures: Float[Tensor, "rows 1"]) -> None:
         squared = products.mul_(-2).add_(queries.square().sum(1)).add_(measures)
@@ -190,6 +199,10 @@ class InnerProduct(Similarity):
 
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
         return (proxies @ queries.unsqueeze(2)).squeeze(2)
+
+
+def _lengths(proxies: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(proxies, dim=1, keepdim=True)
 
 
 def _largest(like: Tensor) -> float:

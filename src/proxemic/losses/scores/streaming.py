@@ -12,7 +12,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,9 +23,9 @@ from torch import Tensor
 from proxemic.losses.scores.derivative import Backward, first_order, with_backward
 from proxemic.losses.scores.plan import Plan
 from proxemic.losses.scores.products import Operand, Products
-from proxemic.losses.scores.regularizers import Regularizer
+from proxemic.losses.scores.regularizers import CenterRegularizer, Regularizer
 from proxemic.losses.scores.sampling import SamplingWeights
-from proxemic.losses.scores.scoring import Scoring, dense_scores, pair_scores
+from proxemic.losses.scores.scoring import Scoring, dense_scores, is_bounded, pair_scores
 from proxemic.precision import matmul_precision
 
 Grads = tuple[Tensor | None, Tensor | None]  # gradients of queries and proxies
@@ -106,16 +106,16 @@ class _Streamed(torch.autograd.Function):
             norms = proxies.new_empty(proxies.shape[0] * proxies.shape[1], 1)
             ctx.states = [term.make_state(proxies) for term in settings.terms]
             walk = _Walk(queries, proxies, labels, settings, norms, ctx.states)
-            if products.inexact:
-                with matmul_precision("ieee"):
-                    own = proxies[labels.clamp(0, len(proxies) - 1)]
-                    walk.target = settings.scoring.similarity.pairs(queries, own)
             if settings.plan.keep and differentiable:
                 walk.cache = queries.new_empty(*proxies.shape[:2], len(queries))
             ctx.grads = _empty_grads(ctx, queries, proxies) if walk.one_pass and differentiable else None
             positive, references, slopes, reduced, total = walk.forward(ctx.grads, differentiable=differentiable)
+            if products.inexact:
+                target = labels.clamp(0, len(proxies) - 1)
+                with matmul_precision("ieee"):
+                    positive = pair_scores(queries, proxies[target], settings.scoring).masked_fill_(target != labels, 0)
         ctx.cached = walk.cache, walk.cached_pools
-        ctx.save_for_backward(queries, proxies, labels, norms, walk.target, references, slopes)
+        ctx.save_for_backward(queries, proxies, labels, norms, references, slopes)
         return positive, references * math.log(2) if slopes is None else reduced, total
 
     @staticmethod
@@ -123,7 +123,7 @@ class _Streamed(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad_positive: Tensor, grad_negative: Tensor, grad_terms: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        queries, proxies, labels, norms, target, references, slopes = ctx.saved_tensors
+        queries, proxies, labels, norms, references, slopes = ctx.saved_tensors
         products = ctx.settings.products
         # A single pass has computed the gradient in the forward, for an incoming gradient of 1. It is handed on, and
         # kept similarities are overwritten, not copied: the rare second backward of a retained graph recomputes them.
@@ -131,7 +131,7 @@ class _Streamed(torch.autograd.Function):
         cached, ctx.cached = ctx.cached, (None, [])
         with torch.autocast(queries.device.type, enabled=False), products.context():
             walk = _Walk(queries, proxies, labels, ctx.settings, norms, ctx.states)
-            walk.target, (walk.cache, walk.cached_pools) = target, cached
+            walk.cache, walk.cached_pools = cached
             if grads is None:
                 grads = _empty_grads(ctx, queries, proxies)
                 walk.backward(grads, references, slopes, grad_positive, grad_negative, grad_terms)
@@ -154,7 +154,8 @@ class _Chunk(NamedTuple):
     operand: Operand  # the queries, prepared for the products
     column: Tensor  # target class of each sample within the chunk [1, batch], clamped: a mask would wait for a GPU
     inside: Tensor  # whether the target class is in the chunk [1, batch]
-    target: Tensor | None  # exact similarities to the target class [batch, proxies], if the products are inexact
+    excluded: Tensor  # added to the logits of `column`: −∞ if the target class is in the chunk, otherwise 0 [1, batch]
+    bounded: bool  # whether powers of the logits can be summed without subtracting the largest
     offset: Tensor | None  # added to the logits of each class [classes, 1]
     weights: Tensor | None  # factors of the reduced sum of each class [classes, 1]
 
@@ -164,7 +165,6 @@ class _Walk:
 
     Attributes:
         one_pass: Whether the forward computes the gradient of the negatives.
-        target: Exact similarities to the target class ``[batch, proxies]``, if those of a chunk are inexact.
         cache: All similarities ``[classes, proxies, batch]``, if they are kept for the backward.
         cached_pools: The pooled scores and weights of each chunk, if they are kept as well.
     """
@@ -181,9 +181,10 @@ class _Walk:
         self.queries, self.proxies, self.labels, self.norms, self.states = queries, proxies, labels, norms, states
         self.scoring, self.plan, self.terms, self.sampling, self.products, self.compiler = settings
         self.operand = self.products.operand(queries)
+        self.excluded = queries.new_tensor(-torch.inf)
         self.data_wise = self.scoring.class_reduction is None
         self.one_pass = not (self.data_wise or self.plan.keep)
-        self.target: Tensor | None = None
+        self.bounded = is_bounded(self.scoring, self.sampling, len(queries), len(proxies))
         self.cache: Tensor | None = None
         self.cached_pools: list[Pooled] = []
         self.buffer: Tensor | None = None
@@ -211,9 +212,10 @@ class _Walk:
         slopes = None if self.data_wise else torch.empty_like(references)
         for part in self.parts:
             chunk, similarities = self._chunk(part), self._room(part)
-            self.scoring.similarity.measure(chunk.rows.flatten(0, 1), chunk.norms)
-            own_grads = self._part_of(grads, part)
-            own, *sums, pooled = self._body(_forward_chunk)(chunk, similarities, own_grads, differentiable)
+            self._measure(part, chunk, total)
+            own, *sums, pooled, row_correction = self._body(_forward_chunk)(
+                chunk, similarities, self._part_of(grads, part), differentiable
+            )
             torch.where(chunk.inside.squeeze(0), own, positive, out=positive)
             if slopes is None:
                 torch.logaddexp2(references, sums[0], out=references)
@@ -223,11 +225,8 @@ class _Walk:
             if self.cache is not None and self.plan.keep_weights:
                 self.cached_pools.append(pooled)
             del own, sums, pooled
-            for term, state in zip(self.terms, self.states, strict=True):
-                value = term.value(chunk.rows, self.sampling.part(part), None if state is None else state[part])
-                total.add_(value * term.weight)
             if grads is not None:
-                self._add_terms(part, grads[1], 1.0)
+                self._finish(part, grads[1], 1.0, row_correction)
         return positive, references, slopes, reduced, total
 
     def backward(
@@ -252,7 +251,7 @@ class _Walk:
             own = slice(None) if self.data_wise else part
             pooled = self.cached_pools[number] if self.cached_pools else None
             similarities, derivative = self._room(part), (references[own], slopes[own])
-            self._body(_backward_chunk)(
+            row_correction = self._body(_backward_chunk)(
                 self._chunk(part),
                 similarities,
                 self.cache is None,
@@ -261,7 +260,7 @@ class _Walk:
                 target,
                 self._part_of(grads, part),
             )
-            self._add_terms(part, grads[1], 1.0 if self.one_pass else grad_terms)
+            self._finish(part, grads[1], 1.0 if self.one_pass else grad_terms, row_correction)
 
     def scale(self, grads: Grads, grad_negative: Tensor, grad_terms: Tensor) -> None:
         """Multiply the gradient of a single pass, computed for an incoming gradient of 1, by the incoming ones."""
@@ -274,7 +273,7 @@ class _Walk:
         missing = grad_terms - grad_negative
         if self.terms and (unread or bool(missing != 0)):
             for part in self.parts:
-                self._add_terms(part, grads[1], missing)
+                self._finish(part, grads[1], missing)
 
     def add_target_gradient(self, grads: Grads, grad_positive: Tensor) -> None:
         """Add the gradient of the positive scores, which needs only the samples and their target classes' proxies."""
@@ -286,18 +285,49 @@ class _Walk:
         if grads[1] is not None:
             grads[1].index_add_(0, labels, grad_w)
 
-    def _add_terms(self, part: slice, grad: Tensor | None, factor: Tensor | float) -> None:
-        """Add the gradient of the regularisers to that of the proxies."""
-        if grad is not None:
-            for term, state in zip(self.terms, self.states, strict=True):
-                own = None if state is None else state[part]
-                term.add_gradient(grad[part], self.proxies[part], self.sampling.part(part), own, factor * term.weight)
+    def _measure(self, part: slice, chunk: _Chunk, total: Tensor) -> None:
+        """Write the norms of a chunk's proxies, and add its share of the regularisers to their total."""
+        gram = None
+        if chunk.rows.shape[1] > 1 and any(isinstance(term, CenterRegularizer) for term in self.terms):
+            gram = torch.bmm(chunk.rows, chunk.rows.mT)
+        lengths = None if gram is None else gram.diagonal(dim1=1, dim2=2).sqrt().view(-1, 1)
+        self.scoring.similarity.measure(chunk.rows.flatten(0, 1), chunk.norms, lengths)
+        for term, state, sampling in self._terms_of(part):
+            if gram is not None and isinstance(term, CenterRegularizer):
+                value = term.of_gram(gram, sampling, state)
+            else:
+                value = term.value(chunk.rows, sampling, state)
+            total.add_(value * term.weight)
+
+    def _finish(
+        self, part: slice, grad: Tensor | None, factor: Tensor | float, row_correction: Tensor | None = None
+    ) -> None:
+        """Add ``row_correction ·`` the proxies of a chunk and the gradient of the regularisers to their gradient."""
+        if grad is None:
+            return
+        grad, rows = grad[part], self.proxies[part]
+        correction = None if row_correction is None else row_correction.view(rows.shape[:2])
+        for term, state, sampling in self._terms_of(part):
+            if isinstance(term, CenterRegularizer) and rows.shape[1] > 1:
+                term.add_gradient(grad, rows, sampling, state, factor * term.weight, correction)
+                correction = None
+            else:
+                term.add_gradient(grad, rows, sampling, state, factor * term.weight)
+        if correction is not None:
+            grad.addcmul_(rows, correction.unsqueeze(2))
+
+    def _terms_of(self, part: slice) -> Iterator[tuple[Regularizer, Tensor | None, SamplingWeights]]:
+        for term, state in zip(self.terms, self.states, strict=True):
+            yield term, None if state is None else state[part], self.sampling.part(part)
 
     def _chunk(self, part: slice) -> _Chunk:
         per_class, sampling = self.proxies.shape[1], self.sampling.part(part)
         offset, weights = sampling.bias, sampling.weights
         if weights is not None and self.data_wise:
             offset, weights = weights.log() if offset is None else weights.log().add_(offset), None
+        labels = (self.labels - part.start).unsqueeze(0)
+        column = labels.clamp(0, part.stop - part.start - 1)
+        inside = column == labels
         return _Chunk(
             self.scoring,
             self.products,
@@ -305,9 +335,10 @@ class _Walk:
             self.norms[part.start * per_class : part.stop * per_class],
             self.queries,
             self.operand,
-            (self.labels - part.start).clamp_(0, part.stop - part.start - 1).unsqueeze(0),
-            ((self.labels >= part.start) & (self.labels < part.stop)).unsqueeze(0),
-            self.target,
+            column,
+            inside,
+            torch.where(inside, self.excluded, 0),
+            self.bounded,
             None if offset is None else offset.unsqueeze(1),
             None if weights is None else weights.unsqueeze(1),
         )
@@ -328,7 +359,7 @@ class _Walk:
 
 
 def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, differentiable: bool) -> tuple[Any, ...]:
-    """Return the scores of the target classes, sums of the negatives, and pooled scores; see `_Walk.forward`.
+    """Return the scores of the target classes, sums of the negatives, pooled scores, and what `_add_gradient` returns.
 
     The sums add powers of 2, which are much faster to compute than powers of e.
     """
@@ -338,16 +369,21 @@ def _forward_chunk(chunk: _Chunk, similarities: Tensor, grads: Grads | None, dif
     own = pooled[0].gather(0, chunk.column).squeeze(0)
     logits, through_transform = _logits(chunk, pooled[0])
     dim = 0 if scoring.class_reduction is None else 1
-    # The largest logit, but finite: −∞ − −∞ would be NaN.
-    highest = logits.amax(dim, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
-    powers = logits.sub_(highest).exp2_()
+    if chunk.bounded:
+        highest = logits.new_zeros((1, logits.shape[1]) if dim == 0 else (len(logits), 1))
+        powers = logits.exp2_()
+    else:
+        # The largest logit, but finite: −∞ − −∞ would be NaN.
+        highest = logits.amax(dim, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
+        powers = logits.sub_(highest).exp2_()
     totals = powers.sum(dim, keepdim=True)
     if scoring.class_reduction is None:
-        return own, totals.log2_().add_(highest).squeeze(0), pooled
+        return own, totals.log2_().add_(highest).squeeze(0), pooled, None
     reduced, slopes = _reduce(chunk, totals, highest, differentiable)
+    row_correction = None
     if grads is not None:
-        _add_gradient(chunk, similarities, pooled, through_transform, powers.mul_(slopes), grads)
-    return own, reduced, highest, slopes, pooled
+        row_correction = _add_gradient(chunk, similarities, pooled, through_transform, powers.mul_(slopes), grads)
+    return own, reduced, highest, slopes, pooled, row_correction
 
 
 def _backward_chunk(
@@ -358,14 +394,14 @@ def _backward_chunk(
     derivative: tuple[Tensor, Tensor],
     target: Tensor | None,
     grads: Grads,
-) -> None:
+) -> Tensor | None:
     """Write the gradient of the negatives from references and slopes, and of the target scores if `target` is given."""
     if is_empty:
         _fill(chunk, similarities)
     pooled = _pool(chunk, similarities) if pooled is None else pooled
-    logits, through_transform = _logits(chunk, pooled[0])
-    grad = logits.sub_(derivative[0]).exp2_().mul_(derivative[1])
-    _add_gradient(chunk, similarities, pooled, through_transform, grad, grads, target)
+    reference, slopes = derivative
+    logits, through_transform = _logits(chunk, pooled[0], reference)
+    return _add_gradient(chunk, similarities, pooled, through_transform, logits.exp2_().mul_(slopes), grads, target)
 
 
 def _fill(chunk: _Chunk, similarities: Tensor) -> None:
@@ -373,10 +409,6 @@ def _fill(chunk: _Chunk, similarities: Tensor) -> None:
     flat, products = similarities.flatten(0, 1), chunk.products
     products.multiply(products.operand(chunk.rows.flatten(0, 1)), chunk.operand.transposed(), flat)
     chunk.scoring.similarity.from_products(flat, chunk.queries, chunk.norms)
-    if chunk.target is not None:
-        column = chunk.column.unsqueeze(1).expand(1, similarities.shape[1], -1)
-        kept = similarities.gather(0, column).squeeze(0)
-        similarities.scatter_(0, column, torch.where(chunk.inside, chunk.target.T, kept).unsqueeze(0))
 
 
 def _pool(chunk: _Chunk, similarities: Tensor) -> Pooled:
@@ -385,36 +417,31 @@ def _pool(chunk: _Chunk, similarities: Tensor) -> Pooled:
     return chunk.scoring.pooling.forward(similarities)
 
 
-def _logits(chunk: _Chunk, scores: Tensor) -> tuple[Tensor, Backward | None]:
-    """Return ``(a·g(S) + bias)/ln 2``, with −∞ for the target class, and the backward of g."""
+def _logits(chunk: _Chunk, scores: Tensor, reference: Tensor | None = None) -> tuple[Tensor, Backward | None]:
+    """Return ``(a·g(S) + bias)/ln 2 − reference``, with −∞ for the target class, and the backward of g."""
     scoring, through_transform = chunk.scoring, None
     if scoring.transform is not None:
         scores, through_transform = with_backward(scoring.transform, scores)
-    logits = scores * (scoring.scale / math.log(2))
+    scale = scoring.scale / math.log(2)
+    logits = scores * scale if reference is None else torch.add(-reference, scores, alpha=scale)
     if chunk.offset is not None:
         logits.add_(chunk.offset / math.log(2))
-    return _put_target(chunk, logits, -torch.inf), through_transform
-
-
-def _put_target(chunk: _Chunk, scores: Tensor, value: Tensor | float) -> Tensor:
-    """Write ``value`` in place where a sample meets its target class."""
-    return scores.scatter_(0, chunk.column, torch.where(chunk.inside, value, scores.gather(0, chunk.column)))
+    return logits.scatter_add_(0, chunk.column, chunk.excluded), through_transform
 
 
 def _reduce(chunk: _Chunk, totals: Tensor, highest: Tensor, differentiable: bool) -> tuple[Tensor, Tensor]:
     """Return ``Σ_c r(M_c)`` and its derivative in each class's powers, times the scale; overwrite the totals."""
-
-    def reduced(m: Tensor) -> Tensor:
-        values = chunk.scoring.class_reduction(m)  # type: ignore[misc]
-        return (values if chunk.weights is None else values * chunk.weights).sum()
-
+    reduction, scale = chunk.scoring.class_reduction, chunk.scoring.scale
+    assert reduction is not None
     m = totals.log2().add_(highest).mul_(math.log(2))
     if not differentiable:  # inference mode, for example, cannot compute a derivative
-        return reduced(m), m
-    value, backward = with_backward(reduced, m)
-    (slopes,) = backward(torch.ones_like(value))
-    # A class without negatives has a total of 0 and powers of 0.
-    return value, (slopes * chunk.scoring.scale).div_(totals.masked_fill_(totals == 0, 1))
+        values, slopes = reduction(m), m
+    else:
+        values, backward = with_backward(reduction, m)
+        (slopes,) = backward(torch.full_like(m, scale) if chunk.weights is None else chunk.weights * scale)
+        # A class without negatives has a total of 0 and powers of 0.
+        slopes.div_(totals.clamp_(min=torch.finfo(totals.dtype).tiny))
+    return (values if chunk.weights is None else values * chunk.weights).sum(), slopes
 
 
 def _add_gradient(
@@ -425,15 +452,16 @@ def _add_gradient(
     grad: Tensor,
     grads: Grads,
     target: Tensor | None = None,
-) -> None:
+) -> Tensor | None:
     """Add to the gradient of the queries and write the gradient of the proxies, given the gradient of ``g(S)``.
 
-    Overwrites similarities, scores and weights.
+    Overwrites similarities, scores and weights. Returns factors ``[classes · proxies, 1]`` of the proxies, which have
+    still to be added to their gradient; ``None`` stands for 0.
     """
     if through_transform is not None:
         (grad,) = through_transform(grad)
     if target is not None:
-        _put_target(chunk, grad, target)
+        grad.scatter_add_(0, chunk.column, chunk.inside * target)
     if similarities.shape[1] > 1:
         grad = chunk.scoring.pooling.backward(grad, similarities, *pooled).flatten(0, 1)
     (grad_queries, grad_proxies), rows, products = grads, chunk.rows.flatten(0, 1), chunk.products
@@ -446,9 +474,8 @@ def _add_gradient(
         if query_correction is not None:
             grad_queries.addcmul_(chunk.queries, query_correction)
     if grad_proxies is not None:
-        written = products.multiply(operand, chunk.operand, grad_proxies.flatten(0, 1))
-        if row_correction is not None:
-            written.addcmul_(rows, row_correction)
+        products.multiply(operand, chunk.operand, grad_proxies.flatten(0, 1))
+    return row_correction
 
 
 def _empty_grads(ctx: Any, queries: Tensor, proxies: Tensor) -> Grads:
