@@ -1,12 +1,16 @@
 """Draw docs/results/*.svg, the losses of each data set by MAP@R with intervals: ``python docs/make_dots.py``.
 
-The colours follow the page's scheme, and the tables of docs/experiments are the only source; a test compares the two.
+The colours follow the page's scheme, and docs/experiments/kept is the only source; a test compares the two.
 """
 
-import csv
+import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "experiments"))
+import compare  # noqa: E402
+from _experiments import KEPT, Kept  # noqa: E402
+
 DATA_SETS = ("cars-features", "cars-pretrained", "glyphs-small", "omniglot")
 BASE = "softmax"
 LEFT, RIGHT, TOP, STEP, WIDTH = 196, 24, 34, 20, 520
@@ -25,8 +29,9 @@ def main() -> None:
 
 def drawn(dataset: str) -> str:
     """Draw the losses of a data set as an SVG picture, the best first, and a line through the softmax."""
-    with (DOCS / "experiments" / f"losses-{dataset}.csv").open(encoding="utf-8", newline="") as file:
-        rows = [(row["loss"], *map(float, row["MAP@R"].split(" ± "))) for row in csv.DictReader(file)]
+    table = compare.means(compare.runs_of(Kept(KEPT, dataset)))
+    place = table.columns.index("MAP@R")
+    rows = [(str(row[0]), *map(float, str(row[place]).split(" ± "))) for row in table.rows]
     low, high = min(mean - half for _, mean, half in rows), max(mean + half for _, mean, half in rows)
     step = next(step for step in (0.5, 1, 2, 5, 10) if (high - low) / step <= 6)
     ticks = [step * number for number in range(int(low // step), int(-(-high // step)) + 1)]

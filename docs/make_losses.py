@@ -17,7 +17,7 @@ import yaml
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS / "experiments"))
 import centres  # noqa: E402
-from _experiments import SEARCHES, Kept, interval, paired, read_rows  # noqa: E402
+from _experiments import KEPT, SEARCHES, Kept, interval, paired  # noqa: E402
 from claims import Page, Sample  # noqa: E402
 
 from proxemic.tables import Table  # noqa: E402
@@ -26,7 +26,6 @@ FOLDER = DOCS / "losses"
 ADVICE: dict[str, Any] = yaml.safe_load((FOLDER / "advice.yaml").read_text(encoding="utf-8"))
 BLOCK = re.compile(r"(<!-- (\w+), written by docs/make_losses\.py -->\n).*?(<!-- end -->)", re.DOTALL)
 BASE = "softmax"
-KEPT = DOCS / "experiments" / "kept"
 
 
 class Setting(NamedTuple):
@@ -45,7 +44,7 @@ class Setting(NamedTuple):
 
     def runs(self, search: str, metric: str = "") -> Mapping[int, float]:
         """Return the values of a search by seed; empty if it was not measured here."""
-        return Kept(KEPT / self.dataset).runs(self._kept_name(search), self.condition)[metric or self.metric]
+        return Kept(KEPT, self.dataset).runs(self._kept_name(search), self.condition)[metric or self.metric]
 
     def gain(self, search: str, metric: str = "") -> list[float]:
         """Return the differences from the softmax, paired by seed."""
@@ -70,8 +69,8 @@ class Setting(NamedTuple):
         return preferred if self.gain_with_searches(preferred := self.preferred())[1] > 0 else BASE
 
     def _validation(self, search: str) -> float:
-        trials = read_rows(Kept(KEPT / self.dataset).recipe(self._kept_name(search)).with_suffix(".csv"))
-        return max(float(row["value"]) for row in trials if row["value"])
+        trials = Kept(KEPT, self.dataset).trials(self._kept_name(search))
+        return max(row["value"] for row in trials if row["value"] is not None)
 
     def _kept_name(self, search: str) -> str:
         has_norm = search.startswith(("euclidean", "warp"))  # in its own recipe
@@ -201,7 +200,7 @@ def _class_of(search: str) -> str:
 
 def _preferred_cell(data: str) -> tuple[centres.Cell, str]:
     """Return the loss, K and start that validation preferred, and its gain in MAP@R over one proxy."""
-    cells = centres.read_cells(Kept(KEPT / data))
+    cells = centres.read_cells(Kept(KEPT, data))
     best = max(cells, key=lambda cell: statistics.fmean(centres.column(cells[cell], "validation").values()))
     one = centres.column(cells[best[0], 1, "drawn"], "map@r")
     return best, _signed(interval(paired(centres.column(cells[best], "map@r"), one)))

@@ -1,39 +1,28 @@
 """docs/experiments/claims.py: its tables are those of the kept runs, and its rule is that of rule.md."""
 
-import csv
 import doctest
-import importlib
+import functools
 import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experimented import DOCS, FOLDER, KEPT, keep, script
 from proxemic.published import published_figures
 
-DOCS = Path(__file__).parents[1] / "docs"
-FOLDER = DOCS / "experiments"
-KEPT = FOLDER / "kept"
-
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[Callable[[str], Any]]:
-    """Imports a script by its name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        yield importlib.import_module
-
-
-@pytest.fixture(scope="module")
-def claims(script: Callable[[str], Any]) -> Any:
+def claims() -> Any:
     return script("claims")
 
 
@@ -43,27 +32,34 @@ def page(claims: Any) -> Any:
     return claims.Page(KEPT)
 
 
-def keep(script: Callable[[str], Any], folder: Path, loss: str, values: Iterable[float], condition: str = "") -> None:
-    """Keep runs with these values of all metrics, by seed."""
-    by_seed = dict(enumerate(values))
-    metrics = {"recall@1": by_seed, "map@r": by_seed, "ndcg@8": by_seed}
-    script("_experiments").Kept(folder).keep_runs(loss, metrics, condition)
-
-
 def test_the_tables_are_those_of_the_kept_runs(claims: Any, page: Any) -> None:
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     for name, table in page.tables().items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == table.text("csv") + "\n", name
         assert table.text("markdown") in text, name
     assert doctest.testmod(claims)[0] == 0
 
 
-def test_every_run_and_condition_that_a_claim_names_exists(claims: Any, script: Callable[[str], Any]) -> None:
+PAGES = {"heads": 0, "several-centres": 0, "fine-tuned": 1, "characters": 2, "analysis": 2, "omniglot": 3}
+"""The setting of each page that names verdicts, by its place."""
+
+
+def test_verdicts_on_other_pages_are_those_of_the_claims(page: Any) -> None:
+    verdicts = {str(row[0]).partition(":")[0]: row[2:] for row in page.tables()["claims"].rows}
+    named = [
+        (path.stem, *found)
+        for path in (DOCS / "analysis.md", *(DOCS / "results").glob("*.md"))
+        for found in re.findall(r"\[([ABC]\d+): ([a-z ]+)\]\(\S*claims\.md", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 8
+    assert [found for found in named if verdicts[found[1]][PAGES[found[0]]] != found[2]] == []
+
+
+def test_every_run_and_condition_that_a_claim_names_exists(claims: Any) -> None:
     conditions, reality, sweeps = script("conditions"), script("reality"), script("sweeps")
     functions = script("functions")
     known = {condition.name for group in conditions.CONDITIONS.values() for condition in group} | {*reality.KINDS}
     known |= {*functions.FUNCTIONS} | {f"weight {weight:g}" for weight in script("evidence").WEIGHTS}
-    warp = KEPT / "glyphs-small" / "searches" / "warp.yaml"
+    warp = script("_experiments").Kept(KEPT, "glyphs-small").recipe("warp")
     known |= {name for what in ("alpha", "k1-k2", "delta") for name in sweeps.sweep(warp, what)} | {"several proxies"}
     for claim in claims.CLAIMS.values():
         assert bool(claim["parts"]) != ("why" in claim), claim
@@ -126,7 +122,7 @@ def printed(name: str, dataset: str, metric: str, kinds: Sequence[str]) -> dict[
     return values
 
 
-def test_the_gains_are_those_of_the_papers_tables(claims: Any, script: Callable[[str], Any]) -> None:
+def test_the_gains_are_those_of_the_papers_tables(claims: Any) -> None:
     kinds, keys, tested = script("reality").KINDS, {"CUB": "cub", "Cars196": "cars", "SOP": "sop"}, 0
     for number, claim in claims.CLAIMS.items():
         metric, digits = ("recall@1", 1) if claim.get("metric") == "corrupted" else (claim.get("metric"), 2)
@@ -183,9 +179,9 @@ def test_the_verdict_on_a_difference(
     assert claims.decide(mean, interval, rejected=rejected, gain=gain) == verdict
 
 
-def test_verdicts_of_runs(claims: Any, script: Callable[[str], Any], tmp_path: Path) -> None:
-    assert [row[-1] for row in claims.tables(tmp_path)["claims-counts.csv"].rows][:4] == [0] * 4
-    folder, base, small = tmp_path / "cars-pretrained", [0.5, 0.6, 0.55, 0.52], [1e-4, -1e-4, 1e-4, 0.0]
+def test_verdicts_of_runs(claims: Any, tmp_path: Path) -> None:
+    assert [row[-1] for row in claims.tables(tmp_path)["claims-counts"].rows][:4] == [0] * 4
+    base, small = [0.5, 0.6, 0.55, 0.52], [1e-4, -1e-4, 1e-4, 0.0]
     gains = {
         "softmax-mean-proxy": [0.1, 0.1001, 0.0999, 0.1],  # holds
         "mpa-dw": [-0.1, -0.1001, -0.0999, -0.1],  # contradicted
@@ -193,15 +189,14 @@ def test_verdicts_of_runs(claims: Any, script: Callable[[str], Any], tmp_path: P
         "mpa-ap": [0.0] * 4,  # not tested, as the runs are the same
     }
     for loss in ("softmax", "proxy-anchor"):
-        keep(script, folder, loss, base)
+        keep(tmp_path, "cars-pretrained", loss, base)
     for loss, gain in gains.items():
-        keep(script, folder, loss, [one + more for one, more in zip(base, gain, strict=True)])
-    keep(script, folder, "hist", [0.4])  # one seed has no interval
-    on_glyphs = tmp_path / "glyphs-small"
-    keep(script, on_glyphs, "mpa", [0.5, 0.6, 0.7, 0.6], "K=8")
-    keep(script, on_glyphs, "mpa", [0.5, 0.5, 0.7, 0.7], "K=1")  # spread far more than 0.7 points
+        keep(tmp_path, "cars-pretrained", loss, [one + more for one, more in zip(base, gain, strict=True)])
+    keep(tmp_path, "cars-pretrained", "hist", [0.4])  # one seed has no interval
+    keep(tmp_path, "glyphs-small", "mpa", [0.5, 0.6, 0.7, 0.6], "K=8")
+    keep(tmp_path, "glyphs-small", "mpa", [0.5, 0.5, 0.7, 0.7], "K=1")  # spread far more than 0.7 points
     tables = claims.tables(tmp_path)
-    verdicts = {str(row[0]).partition(":")[0]: row[2:] for row in tables["claims.csv"].rows}
+    verdicts = {str(row[0]).partition(":")[0]: row[2:] for row in tables["claims"].rows}
     fine_tuned, glyphs = 1, 2
     found = {number: verdicts[number][fine_tuned] for number in ("A1", "B1", "B2", "B3", "B13", "C10")}
     assert found == {
@@ -213,17 +208,15 @@ def test_verdicts_of_runs(claims: Any, script: Callable[[str], Any], tmp_path: P
         "B13": "contradicted",  # MPA-AP is above MPA-DW, but not above MPA by 0.3 points
     }
     assert verdicts["B19"][glyphs] == "too few runs"
-    counts = {row[0]: row[-1] for row in tables["claims-counts.csv"].rows}
+    counts = {row[0]: row[-1] for row in tables["claims-counts"].rows}
     assert sum(counts.values()) == len(claims.CLAIMS) * len(claims.SETTINGS)
 
 
-def test_a_search_that_was_repeated_widens_every_interval_of_its_data(
-    claims: Any, script: Callable[[str], Any], tmp_path: Path
-) -> None:
-    folder, base = tmp_path / "cars-features", np.array([0.5, 0.6, 0.55, 0.52])
+def test_a_search_that_was_repeated_widens_every_interval_of_its_data(claims: Any, tmp_path: Path) -> None:
+    base = np.array([0.5, 0.6, 0.55, 0.52])
     noise = np.array([0.001, -0.001, 0.0005, 0.0])
     for loss, lead in (("mpa", 0.02), ("proxy-anchor", 0.0), ("mpa-dw", 0.01)):
-        keep(script, folder, loss, base + lead * (1 + noise))
+        keep(tmp_path, "cars-features", loss, base + lead * (1 + noise))
 
     def sample(number: str) -> Any:
         page = claims.Page(tmp_path)
@@ -232,8 +225,8 @@ def test_a_search_that_was_repeated_widens_every_interval_of_its_data(
 
     before = sample("B2")
     for suffix, lead in (("-search-2", -0.02), ("-search-3", 0.06)):
-        keep(script, folder, f"mpa{suffix}", base + lead * (1 + noise))
-        keep(script, folder, f"proxy-anchor{suffix}", base)
+        keep(tmp_path, "cars-features", f"mpa{suffix}", base + lead * (1 + noise))
+        keep(tmp_path, "cars-features", f"proxy-anchor{suffix}", base)
     after = sample("B2")
     # The leads of MPA over the searches, 0.02, −0.02 and 0.06, have a variance of 0.0016, half of it for each loss.
     # Three searches of Proxy-Anchor and one of MPA-DW: 0.0008 · (1 + 1/3).
@@ -243,19 +236,19 @@ def test_a_search_that_was_repeated_widens_every_interval_of_its_data(
     assert after.freedom == pytest.approx(2, abs=0.1)
 
 
-def test_on_characters_both_losses_have_the_norm(claims: Any, script: Callable[[str], Any], tmp_path: Path) -> None:
+def test_on_characters_both_losses_have_the_norm(claims: Any, tmp_path: Path) -> None:
     for setting in ("glyphs-small", "cars-features"):
-        keep(script, tmp_path / setting, "warp", [0.8, 0.9])
-        keep(script, tmp_path / setting, "proxy-nca-plus-plus", [0.4, 0.3])
-        keep(script, tmp_path / setting, "proxy-nca-plus-plus-with-norm", [0.7, 0.7])
+        keep(tmp_path, setting, "warp", [0.8, 0.9])
+        keep(tmp_path, setting, "proxy-nca-plus-plus", [0.4, 0.3])
+        keep(tmp_path, setting, "proxy-nca-plus-plus-with-norm", [0.7, 0.7])
     found = {item.setting: item for item in claims.Page(tmp_path).differences if item.number == "C6"}
     assert found["glyphs-small"].values[0] == pytest.approx([0.1, 0.2])
     assert found["cars-features"].values[0] == pytest.approx([0.4, 0.6])
     assert (found["glyphs-small"].has_norm, found["cars-features"].has_norm) == (True, None)
 
 
-def test_newer_runs_join_older_ones_or_replace_them(claims: Any, script: Callable[[str], Any], tmp_path: Path) -> None:
-    keep(script, tmp_path / "omniglot", "softmax", [0.5, 0.6])
+def test_newer_runs_join_older_ones_or_replace_them(claims: Any, tmp_path: Path) -> None:
+    keep(tmp_path, "omniglot", "softmax", [0.5, 0.6])
     evidence = script("_evidence").Evidence(tmp_path)
 
     def add(seed: int, value: float) -> None:
@@ -273,21 +266,22 @@ def test_newer_runs_join_older_ones_or_replace_them(claims: Any, script: Callabl
 
 
 def test_centres_and_reality_checks_are_read(claims: Any) -> None:
-    cells = {}
-    for path in (KEPT / "makers" / "runs").glob("mpa-k*.csv"):
-        with path.open(encoding="utf-8", newline="") as file:
-            cells[path.stem] = [*csv.DictReader(file)]
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for (dataset, name), rows in grouped("centres").items():
+        if dataset == "makers" and name.startswith("mpa-k"):
+            cells[name] = rows
     one = cells.pop("mpa-k1-drawn")
-    best = max(cells.values(), key=lambda rows: statistics.fmean(float(row["validation"]) for row in rows))
+    best = max(cells.values(), key=lambda rows: statistics.fmean(row["validation"] for row in rows))
     for name, rows in (("mpa@one proxy", one), ("mpa@several proxies", best)):
-        expected = {int(row["seed"]): float(row["recall@1"]) for row in rows}
+        expected = {row["seed"]: row["recall@1"] for row in rows}
         assert claims.read(KEPT, "cars-features", "centres", name, "recall@1") == expected
     assert claims.read(KEPT, "omniglot", "centres", "mpa@one proxy", "recall@1") == {}
     assert len(claims.read(KEPT, "cars-features", "reality check", "warp@complete", "map@r")) == 10
 
 
 def test_the_headline_on_the_layer_norm_is_that_of_its_table() -> None:
-    rows = rows_of(FOLDER / "norm-glyphs-small.csv")
+    made = script("norm").tables(None, script("_experiments").Kept(KEPT, "glyphs-small"))
+    rows = made["norm-glyphs-small"].records
     columns = ("gain in MAP@R", "MAP@R with", "MAP@R without")
     gains, *both = ([float(row[name].split(" ± ")[0]) for row in rows] for name in columns)
     losses = {row["loss"].removesuffix("-two-phases").removesuffix("-off-first") for row in rows}
@@ -297,7 +291,7 @@ def test_the_headline_on_the_layer_norm_is_that_of_its_table() -> None:
     assert "deviation of {:.1f} to {:.1f}".format(*sorted(map(statistics.stdev, both))) in readme
 
 
-# All numbers of the page once more, from the files and the words of rule.md, with numpy alone.
+# All numbers of the page once more, from the Parquet tables and the words of rule.md, with numpy alone.
 
 Values = dict[int, float]
 REPEATED = [  # the pairs whose searches were repeated
@@ -308,32 +302,33 @@ DISPLAYED = {"cars-features": "photographs, heads", "cars-pretrained": "photogra
 DISPLAYED |= {"glyphs-small": "Glyphs", "omniglot": "Omniglot"}
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [*csv.DictReader(file)]
+@functools.cache
+def grouped(table: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The rows of a table by data set and loss."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in pq.read_table(KEPT / f"{table}.parquet").to_pylist():
+        found.setdefault((row["dataset"], row["name"]), []).append(row)
+    return found
 
 
-def by_seed(path: Path, condition: str, metric: str) -> Values:
-    found = (row for row in rows_of(path) if row["condition"] == condition and row.get(metric))
-    return {int(row["seed"]): float(row[metric]) for row in found}
+def by_seed(table: str, setting: str, loss: str, condition: str, metric: str) -> Values:
+    found = [row for row in grouped(table).get((setting, loss), []) if row["condition"] == condition]
+    return {row["seed"]: row[metric] for row in found if row[metric] is not None}
 
 
 def runs_of(setting: str, loss: str, condition: str, metric: str) -> Values:
-    folders = [KEPT / setting / name / f"{loss}.csv" for name in ("runs", "evidence")]
-    old, new = (by_seed(path, condition, metric) for path in folders)
+    old, new = (by_seed(table, setting, loss, condition, metric) for table in ("runs", "evidence"))
     for seed in sorted(old.keys() & new.keys())[:1]:
         for other in ("recall@1", "map@r", "ndcg@8"):
-            first, second = (by_seed(path, condition, other) for path in folders)
+            first, second = (by_seed(table, setting, loss, condition, other) for table in ("runs", "evidence"))
             if seed in first and first[seed] != second.get(seed):
                 return new
     return old | new
 
 
 def check_of(setting: str, loss: str, kind: str, metric: str) -> Values:
-    found = (row for row in rows_of(KEPT / setting / "reality" / f"{loss}.csv") if row["kind"] == kind)
-    return {int(row["repeat"]): float(row["value"]) for row in found if row["metric"] == metric}
+    found = grouped("checks").get((setting, loss), [])
+    return {row["repeat"]: row["value"] for row in found if (row["kind"], row["metric"]) == (kind, metric)}
 
 
 def tail(x: float, freedom: float) -> float:
@@ -366,21 +361,18 @@ def expected_of(item: Any) -> dict[str, Any]:
         one, other = {"several-proxies": ("K=10", "K=1"), "mean-proxy": ("regularizer", "no regularizer")}.get(
             item.component, ("warp", "no warp")
         )
-        file = KEPT / setting / "evidence" / f"{item.component}.csv"
-        first, second = (by_seed(file, condition, metric) for condition in (one, other))
+        first, second = (by_seed("evidence", setting, item.component, side, metric) for side in (one, other))
         return {"own": [first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())]}
     if " / " in part:
         ratios = set()
-        for file in (KEPT / setting / "reality").glob("*.csv"):
-            spreads = [
-                np.std([*check_of(setting, file.stem, "complete", m).values()], ddof=1) for m in part.split(" / ")
-            ]
+        for loss in {loss for dataset, loss in grouped("checks") if dataset == setting}:
+            spreads = [np.std([*check_of(setting, loss, "complete", m).values()], ddof=1) for m in part.split(" / ")]
             ratios.add(math.log(spreads[0] / spreads[1]))
         return {"own": sorted(ratios)}
     if claim["read"] == "alpha":
         function = part.partition("@")[2]
         alpha = float(function.partition("-")[2])
-        for row in rows_of(KEPT / setting / "evidence" / "distance-functions.csv"):
+        for row in grouped("evidence").get((setting, "distance-functions"), []):
             if row["condition"] == function and "loss" in json.loads(row["values"]):
                 alpha = json.loads(row["values"])["loss"]["init_args"]["alpha"]
         distances = runs_of(setting, "distance-functions", function, "avg_dtp")
@@ -402,9 +394,7 @@ def expected_of(item: Any) -> dict[str, Any]:
     weights = {loss: weight for loss, weight in weights.items() if weight}
 
     def repeated(loss: str, suffix: str) -> bool:
-        return bool(
-            claim["read"] == "runs" and by_seed(KEPT / setting / "runs" / f"{loss}{suffix}.csv", "", "recall@1")
-        )
+        return claim["read"] == "runs" and bool(by_seed("runs", setting, f"{loss}{suffix}", "", "recall@1"))
 
     def values_of(loss: str, condition: str, suffix: str) -> Values:
         loss += suffix if suffix and repeated(loss, suffix) else ""
@@ -412,16 +402,16 @@ def expected_of(item: Any) -> dict[str, Any]:
             return check_of(setting, loss, condition, metric)
         if claim["read"] == "epochs":
             condition, _, epoch = condition.rpartition(" epoch ")
-            found = rows_of(KEPT / setting / "evidence" / f"{loss}-epochs.csv")
-            found = [row for row in found if (row["condition"], row["epoch"]) == (condition, epoch)]
-            return {int(row["seed"]): float(row[metric]) for row in found}
+            found = grouped("epochs").get((setting, loss), [])
+            found = [row for row in found if (row["condition"], str(row["epoch"])) == (condition, epoch)]
+            return {row["seed"]: row[metric] for row in found}
         if claim["read"] == "centres":
             data = {"cars-features": "makers", "glyphs-small": "letters"}[setting]
-            files = list((KEPT / data / "runs").glob(f"{loss}-k*.csv"))
-            several = [file for file in files if not file.stem.startswith(f"{loss}-k1-")]
-            best = max(several, key=lambda file: np.mean([float(row["validation"]) for row in rows_of(file)]))
-            file = KEPT / data / "runs" / f"{loss}-k1-drawn.csv" if condition == "one proxy" else best
-            return {int(row["seed"]): float(row[metric]) for row in rows_of(file)}
+            cells = {name: rows for (dataset, name), rows in grouped("centres").items() if dataset == data}
+            several = [name for name in cells if name.startswith(f"{loss}-k") and "-k1-" not in name]
+            best = max(several, key=lambda name: np.mean([row["validation"] for row in cells[name]]))
+            chosen = f"{loss}-k1-drawn" if condition == "one proxy" else best
+            return {row["seed"]: row[metric] for row in cells[chosen]}
         return runs_of(setting, loss, condition, metric)
 
     searches = ["", *(s for s in ("-search-2", "-search-3") if any(repeated(loss, s) for loss in weights))]
@@ -465,9 +455,7 @@ def test_every_number_is_that_of_an_independent_computation(claims: Any, page: A
         for one, other in REPEATED:
             means = []
             for suffix in ("", "-search-2", "-search-3"):
-                first, second = (
-                    by_seed(KEPT / of_searches / "runs" / f"{loss}{suffix}.csv", "", metric) for loss in (one, other)
-                )
+                first, second = (by_seed("runs", of_searches, f"{loss}{suffix}", "", metric) for loss in (one, other))
                 values = np.array([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())])
                 if len(values) > 1:
                     means.append(values.mean())
@@ -480,7 +468,7 @@ def test_every_number_is_that_of_an_independent_computation(claims: Any, page: A
         total = seeds + search
         combined = total**2 / (seeds**2 / freedom + search**2 / search_freedom)
         estimates[item] = np.mean([np.mean(values) for values in found["lists"]]), total**0.5, combined
-    shown = {(row[0], row[1], row[2]): row for row in page.tables()["claims-numbers.csv"].rows}
+    shown = {(row[0], row[1], row[2]): row for row in page.tables()["claims-numbers"].rows}
     assert len(shown) == len(items) > 150
     for paper in "ABC":
         for setting, displayed in DISPLAYED.items():

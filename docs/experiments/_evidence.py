@@ -4,43 +4,30 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import _experiments as shared
+import _kept
 
 import proxemic
 from proxemic.data import Splits
 from proxemic.errors import TrainingDiverged
-from proxemic.files import write_csv
 from proxemic.models import load_model
 from proxemic.recipes.reader import read_recipe
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.evaluate import evaluate_embeddings
 from proxemic.training.beginning import embed_by_recipe
 
-METRICS = (*shared.METRICS, "recall@8")
-COLUMNS = (
-    "condition",
-    "seed",
-    *METRICS,
-    *shared.MEASURES,
-    "epoch",
-    "diverged",
-    "seconds",
-    "recipe",
-    "values",
-    "commit",
-)
 BEFORE = {"training.epochs": 1, "second_phase": None, "optim.lr": 1e-12, "optim.loss_lr": 1e-12}
 """Overrides with which a run keeps the network as it is before training."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one recipe and condition, one per seed; ``name`` is that of the file of their rows."""
+    """Runs of one recipe and condition, one per seed; ``name`` is that of their loss or component."""
 
     dataset: str
     name: str
@@ -57,19 +44,20 @@ class Runs:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rows under ``kept/DATASET/evidence``."""
+    """The kept runs of rule.md."""
 
     kept: Path
 
-    def read(self, dataset: str, name: str) -> dict[tuple[str, int], dict[str, str]]:
-        """Return the rows of a file by condition and seed."""
-        rows = shared.read_rows(self._file(dataset, name))
-        return {(row["condition"], int(row["seed"])): row for row in rows}
+    def read(self, dataset: str, name: str) -> dict[tuple[str, int], Mapping[str, Any]]:
+        """Return the rows of a loss or component by condition and seed."""
+        rows = _kept.read(self.kept, "evidence", dataset, name)
+        return {(row["condition"], row["seed"]): row for row in rows}
 
     def metric(self, dataset: str, name: str, condition: str, metric: str) -> dict[int, float]:
         """Return a metric of the runs of a condition by seed."""
         rows = self.read(dataset, name)
-        return {seed: float(row[metric]) for (at, seed), row in rows.items() if at == condition and row[metric]}
+        found = {seed: row[metric] for (at, seed), row in rows.items() if at == condition}
+        return {seed: value for seed, value in found.items() if value is not None}
 
     def missing(self, runs: Runs) -> list[int]:
         """Return the seeds without a row."""
@@ -78,31 +66,16 @@ class Evidence:
 
     def keep(self, dataset: str, name: str, row: Mapping[str, object]) -> None:
         """Add a row, or replace the one of the same condition and seed."""
-        self.merge(self._file(dataset, name), [{key: str(value) for key, value in row.items()}])
+        _kept.merge(self.kept, "evidence", [{"dataset": dataset, "name": name, **row}])
 
     def keep_history(self, runs: Runs, seed: int, history: Sequence[Mapping[str, float]]) -> None:
         """Keep the validation metrics of each epoch."""
+        run = {"dataset": runs.dataset, "name": runs.name, "condition": runs.condition, "seed": seed}
         rows = [
-            {"condition": runs.condition, "seed": seed, "epoch": int(row["epoch"])}
-            | {metric: row[metric] for metric in METRICS}
+            {**run, "epoch": int(row["epoch"])} | {metric: row[metric] for metric in _kept.ALL_METRICS}
             for row in history
         ]
-        file = self._file(runs.dataset, f"{runs.name}-epochs")
-        self.merge(file, [{key: str(value) for key, value in row.items()} for row in rows], ("epoch",))
-
-    @staticmethod
-    def merge(file: Path, rows: Iterable[Mapping[str, str]], more: Sequence[str] = ()) -> None:
-        """Merge rows into a file; a row replaces that of the same condition, seed and further key columns."""
-        found = {_key(row, more): row for row in (*shared.read_rows(file), *rows)}
-        columns = ["condition", "seed", *more, *METRICS] if more else COLUMNS
-        write_csv(file, columns, [[found[key].get(name, "") for name in columns] for key in sorted(found)])
-
-    def _file(self, dataset: str, name: str) -> Path:
-        return self.kept / dataset / "evidence" / f"{name}.csv"
-
-
-def _key(row: Mapping[str, str], more: Sequence[str]) -> tuple[str | int, ...]:
-    return (row["condition"], int(row["seed"]), *(int(row[name]) for name in more))
+        _kept.merge(self.kept, "epochs", rows)
 
 
 def commit() -> str:
@@ -123,12 +96,12 @@ def make(evidence: Evidence, runs: Runs, out: Path, made_by: str) -> None:
         evidence.keep(runs.dataset, runs.name, row | {"commit": made_by})
         print(
             f"{time.strftime('%H:%M:%S')} {runs.dataset} {runs.name} {runs.condition or 'as searched'} seed {seed}: "
-            f"Recall@1 {100 * float(str(row['recall@1'])):.2f}, {row['seconds']} s",
+            f"Recall@1 {100 * row['recall@1']:.2f}, {row['seconds']} s",
             flush=True,
         )
 
 
-def train_once(runs: Runs, seed: int, out: Path) -> tuple[dict[str, object], list[dict[str, float]]]:
+def train_once(runs: Runs, seed: int, out: Path) -> tuple[dict[str, Any], list[dict[str, float]]]:
     """Train one seed; return its row, and its history.
 
     An interrupted training continues. A run that diverges has the metrics of its best epoch, or of the network before
@@ -140,7 +113,7 @@ def train_once(runs: Runs, seed: int, out: Path) -> tuple[dict[str, object], lis
     goes_on = run.checkpoint.exists()
     if not goes_on:
         shutil.rmtree(run.path, ignore_errors=True)
-    diverged = ""
+    diverged = False
     try:
         if goes_on:
             content = proxemic.train(out=run.path, resume=True, **quiet).metrics
@@ -148,21 +121,22 @@ def train_once(runs: Runs, seed: int, out: Path) -> tuple[dict[str, object], lis
             content = proxemic.train(runs.recipe, run.path, overrides=overrides, **quiet).metrics
         metrics, epoch, history = content["test"], content["epoch"], run.read_history()
     except TrainingDiverged:
-        diverged, history = "yes", run.read_history()
+        diverged, history = True, run.read_history()
         metrics, epoch = test_of_diverged(run, runs.recipe, overrides, quiet)
     measurable = not diverged and not run.keeps_features  # otherwise there are no proxies
     measured = runs.measure(run.path) if runs.measure and measurable else {}
     made = {
         "condition": runs.condition,
         "seed": seed,
-        **{name: metrics[name] for name in METRICS},
+        **{name: metrics[name] for name in _kept.ALL_METRICS},
         **{name: value for name, value in metrics.items() if name in shared.MEASURES},
         **measured,
         "epoch": epoch,
         "diverged": diverged,
         "seconds": round(time.monotonic() - began, 1),
-        "recipe": "/".join(runs.recipe.parts[-3:]),
+        "recipe": shared.full_text(runs.recipe),
         "values": json.dumps(shared.LEAN | dict(runs.values)),
+        "versions": shared.versions([run.path]),
     }
     shutil.rmtree(run.path)
     return made, history

@@ -1,15 +1,14 @@
 """Helpers of the experiments: the kept searches, runs with the values that they found, tables and command lines.
 
-`kept/` has a folder for each data set: ``searches/LOSS.csv`` holds the trials of a finished search,
-``searches/LOSS.yaml`` the best recipe, ``runs/LOSS.csv`` a row for each run of it, and ``reality/LOSS.csv`` the
-repetitions of a reality check. Kept runs are not repeated. ``configurations`` and ``evidence`` hold what rule.md says
-of them. The searches were made by programs of an older commit, see README.md.
+Kept runs are not repeated. The searches were made by programs of an older commit, see README.md.
 """
 
-import csv
+import functools
+import json
 import re
 import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,36 +17,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
+import _kept
+from _kept import MEASURES, METRICS
 
 from proxemic.errors import UserError
-from proxemic.files import write_csv, write_text
+from proxemic.files import write_text
 from proxemic.recipes import list_recipes
+from proxemic.recipes.reader import read_recipe
 from proxemic.studies.comparison import compare
 from proxemic.studies.comparison.statistics import metric_values
 from proxemic.studies.statistics import format_estimate, holm, t_interval, t_test
-from proxemic.studies.tuning.curves import SearchCurve, curve_of_trials, read_trials
+from proxemic.studies.tuning.curves import SearchCurve, curve_of_trials
 from proxemic.tables import Table
 from proxemic.training import RunDirectory
 
 HERE = Path(__file__).parent
+KEPT = HERE / "kept"
 FEATURES, PHOTOGRAPHS = "cars-features", "cars-pretrained"
 LEAN = {"training.loggers": [], "evaluation.untrained": False}
 """Overrides that switch off what no figure depends on."""
-METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
-"""The metrics with their names in tables."""
-MEASURES = {
-    "tar": "TAR at a FAR of 0.001",
-    "nmi": "NMI",
-    "avg_dtp": "AvgDTP",
-    "alignment": "rise of the cosine of forces",
-    "within": "images within α",
-    "corrupted": "Recall@1, corrupted",
-}
-"""What only some runs measure, with its name in tables."""
 NO_SHARES = ("avg_dtp", "alignment")
 """Measures that are not shown in percent."""
-COMPLETE = "epochs of a complete trial"
 
 
 @dataclass(frozen=True)
@@ -68,6 +58,8 @@ MORE_SEEDS = {(PHOTOGRAPHS, loss): 6 for loss in ("mpa", "proxy-anchor")}
 """The seeds of single comparisons, if they are not as many as those of their data set."""
 
 
+SWAPPED = "swapped colours"
+"""The condition of runs on the first copy of the photographs, whose red and blue were swapped."""
 AGAIN = ("-search-2", "-search-3")
 """What the names of repeated searches end with, those with seeds 1 and 2 of the sampler."""
 
@@ -148,75 +140,93 @@ REPEATED: dict[str, Search] = {
 """The searches of these pairs with other seeds, by name."""
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file; a missing file has none."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [*csv.DictReader(file)]
-
-
-def recipe_text(text: str, content: Mapping[str, Any]) -> str:
-    """Return the YAML of a recipe's new content, below the comments of its text."""
-    note = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    return note + yaml.safe_dump(content, sort_keys=False)
-
-
 @dataclass(frozen=True)
 class Kept:
     """The kept results of a data set."""
 
-    folder: Path
-    rows: str = "runs"
-    """The subfolder with the rows of runs."""
+    kept: Path
+    dataset: str
+    table: str = "runs"
+    """The table with the rows of runs: ``runs``, or ``evidence`` for those of rule.md."""
 
-    def recipe(self, loss: str) -> Path:
-        """Return the path of the best recipe, which exists if the search is finished."""
-        return self.folder / "searches" / f"{loss}.yaml"
+    def recipe(self, loss: str, folder: Path | None = None) -> Path:
+        """Write the best recipe of a search to a file, which by default is temporary, and return its path."""
+        path = (folder or temporary_folder()) / self.dataset / f"{loss}.yaml"
+        write_text(path, self.recipe_text(loss))
+        return path
+
+    def recipe_text(self, loss: str) -> str:
+        """Return the best recipe of a search as YAML."""
+        if not self.is_searched(loss):
+            raise UserError(f"{self.kept} holds no search of {loss} on {self.dataset}.")
+        return self._rows("searches", loss)[0]["recipe"]
+
+    def is_searched(self, loss: str) -> bool:
+        """Return whether the search for a loss is finished."""
+        return bool(self._rows("searches", loss))
+
+    def trials(self, loss: str) -> Sequence[Mapping[str, Any]]:
+        """Return the trials of a search."""
+        return self._rows("trials", loss)
 
     def curve(self, loss: str) -> SearchCurve:
         """Return the expected results of shorter searches; an earlier stage of a search only adds to its cost."""
-        rows = read_trials(self.recipe(loss).with_suffix(".csv"))
-        stage = max(int(row["stage"]) for row in rows)
-        last, earlier = ([row for row in rows if (int(row["stage"]) == stage) == is_last] for is_last in (True, False))
-        before = sum(max(1, int(row["epochs"])) for row in earlier)
-        return curve_of_trials(last, int(rows[0][COMPLETE]), loss, before)
+        rows = self.trials(loss)
+        stage = max(row["stage"] for row in rows)
+        last, earlier = ([row for row in rows if (row["stage"] == stage) == is_last] for is_last in (True, False))
+        before = sum(max(1, row["epochs"]) for row in earlier)
+        return curve_of_trials(last, self._rows("searches", loss)[0]["epochs"], loss, before)
 
     def runs(self, loss: str, condition: str = "") -> dict[str, dict[int, float]]:
         """Return the test metrics of the best recipe's runs under a condition, by metric and seed."""
-        rows = [row for row in read_rows(self._runs(loss)) if row["condition"] == condition]
-        return {
-            name: {int(row["seed"]): float(row[name]) for row in rows if row.get(name)} for name in METRICS | MEASURES
-        }
+        rows = [row for row in self._rows(self.table, loss) if row["condition"] == condition]
+        return {name: {row["seed"]: row[name] for row in rows if row[name] is not None} for name in METRICS | MEASURES}
 
-    def keep_runs(self, loss: str, values: Mapping[str, Mapping[int, float]], condition: str = "") -> None:
-        """Keep runs, and replace kept runs of the same condition and seed."""
-        rows = {(row["condition"], int(row["seed"])): row for row in read_rows(self._runs(loss))}
-        for seed in values["recall@1"]:
-            given = {name: str(by_seed[seed]) for name, by_seed in values.items() if seed in by_seed}
-            rows[condition, seed] = {"condition": condition, "seed": str(seed), **given}
-        measured = [name for name in MEASURES if any(row.get(name) for row in rows.values())]
-        columns = ["condition", "seed", *METRICS, *measured]
-        write_csv(self._runs(loss), columns, [[rows[key].get(name, "") for name in columns] for key in sorted(rows)])
+    def keep_runs(
+        self, loss: str, values: Mapping[str, Mapping[int, float]], condition: str = "", **made: str | None
+    ) -> None:
+        """Keep runs, and replace kept runs of the same condition and seed; ``made`` says how they were made."""
+        rows = [
+            {"dataset": self.dataset, "name": loss, "condition": condition, "seed": seed}
+            | {name: by_seed[seed] for name, by_seed in values.items() if seed in by_seed}
+            | made
+            for seed in values["recall@1"]
+        ]
+        _kept.merge(self.kept, self.table, rows)
 
     def lacking(self, losses: Sequence[str], seeds: Sequence[int], condition: str = "") -> list[str]:
         """Return the losses that have a finished search, but not a run of every seed."""
-        finished = [loss for loss in losses if self.recipe(loss).exists()]
+        finished = [loss for loss in losses if self.is_searched(loss)]
         return [loss for loss in finished if not {*seeds} <= self.runs(loss, condition)["recall@1"].keys()]
 
     def check(self, loss: str) -> dict[tuple[str, str], dict[int, float]]:
         """Return the values of a kept reality check by kind and metric, for each repetition."""
         values = defaultdict[tuple[str, str], dict[int, float]](dict)
-        for row in read_rows(self.folder / "reality" / f"{loss}.csv"):
-            values[row["kind"], row["metric"]][int(row["repeat"])] = float(row["value"])
+        for row in self._rows("checks", loss):
+            values[row["kind"], row["metric"]][row["repeat"]] = row["value"]
         return dict(values)
 
-    def keep_check(self, loss: str, rows: Sequence[tuple[str, str, int, float]]) -> None:
-        """Keep the values of a finished reality check."""
-        write_csv(self.folder / "reality" / f"{loss}.csv", ("kind", "metric", "repeat", "value"), rows)
+    def keep_check(self, loss: str, values: Mapping[tuple[str, str], Mapping[int, float]]) -> None:
+        """Keep the values of a finished reality check, by kind and metric, for each repetition."""
+        rows = [
+            {"dataset": self.dataset, "name": loss, "kind": kind, "metric": metric, "repeat": repeat, "value": value}
+            for (kind, metric), by_repeat in values.items()
+            for repeat, value in by_repeat.items()
+        ]
+        _kept.merge(self.kept, "checks", rows)
 
-    def _runs(self, loss: str) -> Path:
-        return self.folder / self.rows / f"{loss}.csv"
+    def _rows(self, table: str, loss: str) -> Sequence[Mapping[str, Any]]:
+        return _kept.read(self.kept, table, self.dataset, loss)
+
+
+def temporary_folder() -> Path:
+    """Return a folder for the recipes that this process reads."""
+    return Path(_temporary_directory().name)
+
+
+@functools.cache
+def _temporary_directory() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="proxemic-recipes-")
 
 
 def searched(dataset: str) -> list[str]:
@@ -231,12 +241,13 @@ def run_script(
     tables: Callable[[Namespace, Kept], Mapping[str, Table]],
     datasets: Iterable[str],
     out: str,
+    draw: Callable[[Kept], object] | None = None,
     **choices: Iterable[str],
 ) -> None:
-    """Run a script: read its command line, and train, or with --table write its tables by the names of their files.
+    """Run a script: read its command line, and train, or with --table write its tables into the pages that have them.
 
     The command line has a data set, a word for each of ``choices``, losses, and where things lie. A `UserError` ends
-    the script by its sentence. If ``train`` is None, the script only writes tables.
+    the script by its sentence. If ``train`` is None, the script only writes tables. ``draw`` writes pictures of them.
     """
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
     for name, values in {"dataset": datasets, **choices}.items():
@@ -244,21 +255,28 @@ def run_script(
     parser.add_argument("losses", nargs="*", metavar="LOSS", help="some of the losses (all)")
     parser.add_argument("--root", type=Path, metavar="PATH", help="Omniglot's images, or the features of cars.py")
     parser.add_argument("--out", type=Path, default=Path(out), metavar="DIR", help="for searches and runs")
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished ones are kept")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the tables of what is kept")
+    add_kept(parser)
+    parser.add_argument("--table", action="store_true", help="train nothing; write the tables of what is kept")
     arguments = parser.parse_intermixed_args()
-    known = Kept(arguments.kept / arguments.dataset)
+    known = Kept(arguments.kept, arguments.dataset)
     try:
-        if arguments.table is None:
+        if not arguments.table:
             if train is None:
-                parser.error("give --table DIR: README.md names the commit that makes these searches and runs")
+                parser.error("give --table: README.md names the commit that makes these searches and runs")
             train(arguments, known)
             return
         words = " ".join([Path(sys.argv[0]).name, *(getattr(arguments, name) for name in ("dataset", *choices))])
         for name, table in tables(arguments, known).items():
-            keep_table(table, arguments.table / f"{name}.csv", words)
+            write_table(table, name, words, known.kept)
+        if draw is not None and known.kept == KEPT:
+            draw(known)
     except UserError as error:
         raise SystemExit(str(error)) from None
+
+
+def add_kept(parser: ArgumentParser) -> None:
+    """Add the flag for the folder of kept runs."""
+    parser.add_argument("--kept", type=Path, default=KEPT, metavar="DIR", help="where finished ones are kept")
 
 
 def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -271,16 +289,17 @@ def check_losses(names: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def check_searched(losses: Sequence[str], known: Kept) -> None:
     """End the command if none of the losses has a finished search."""
-    if not any(known.recipe(loss).exists() for loss in losses):
+    if not any(known.is_searched(loss) for loss in losses):
         raise SystemExit(
-            f"{known.folder} holds no finished search of {', '.join(losses)}: name losses whose searches are kept."
+            f"{known.kept} holds no finished search of {', '.join(losses)} on {known.dataset}: name losses whose "
+            "searches are kept."
         )
 
 
 def check_kept(found: object, what: str, known: Kept) -> None:
     """End a command whose table would be empty."""
     if not found:
-        raise SystemExit(f"{known.folder} holds no {what}: run this command without --table first.")
+        raise SystemExit(f"{known.kept} holds no {what} on {known.dataset}: run this command without --table first.")
 
 
 def read_features(file: Path, columns: Sequence[str] | None = None) -> Any:
@@ -327,18 +346,38 @@ def make_runs(
     changed = LEAN | place_of(root) | {**overrides}
     seeds = [seed for seed in seeds if seed not in known.runs(loss, condition)["recall@1"]]
     words = f"{loss} {condition} from {seeds[0]}".replace("%", "").split()
-    folder = out / "-".join(words)
-    compared = compare([recipe or known.recipe(loss)], out=folder, seeds=seeds, overrides=changed, report=_print)
+    folder, recipe = out / "-".join(words), recipe or known.recipe(loss, out / "recipes")
+    compared = compare([recipe], out=folder, seeds=seeds, overrides=changed, report=_print)
     (results,) = compared.results().values()
-    values = {metric: metric_values(results, metric) for metric in METRICS | MEASURES}
+    values: dict[str, dict[int, float]] = {name: metric_values(results, name) for name in METRICS | MEASURES}
+    values |= {
+        "epoch": {seed: result.epoch for seed, result in results.items()},
+        "seconds": {seed: result.seconds for seed, result in results.items()},
+    }
     for cell in compared.cells():
         if measure is not None and RunDirectory(cell.path).metrics.exists():
             for name, value in measure(cell.path).items():
                 values[name][cell.seed] = value
-    known.keep_runs(loss, values, condition)
+    made = {"recipe": full_text(recipe), "values": json.dumps(LEAN | {**overrides}), "commit": described_commit()}
+    known.keep_runs(loss, values, condition, **made, versions=versions([cell.path for cell in compared.cells()]))
     for cell in compared.cells():  # gigabytes that no table needs
-        RunDirectory(cell.path).drop_weights(model=known.folder.name in (FEATURES, PHOTOGRAPHS))
+        RunDirectory(cell.path).drop_weights(model=known.dataset in (FEATURES, PHOTOGRAPHS))
     compared.check_finished()
+
+
+def full_text(recipe: Path) -> str:
+    """Return the text of a recipe, or if it extends another one, that with all values."""
+    text = recipe.read_text(encoding="utf-8")
+    return read_recipe(recipe, own_code=True).yaml if "\nextends:" in f"\n{text}" else text
+
+
+def versions(paths: Iterable[Path]) -> str | None:
+    """Return the versions of Python and libraries that the first finished run has used, as JSON."""
+    for path in paths:
+        if (run := RunDirectory(path)).environment.exists():
+            environment = run.read_environment()
+            return json.dumps({"python": environment.get("python"), **environment.get("packages", {})})
+    return None
 
 
 def interval(values: Iterable[float]) -> str:
@@ -369,17 +408,27 @@ def corrected_table(columns: Sequence[str], rows: Sequence[tuple[Sequence[object
     return Table([*columns, "p of MAP@R, by Holm"], cells)
 
 
-def keep_table(table: Table, path: Path, command: str) -> None:
-    """Write a table as CSV, and as Markdown, with its command and commit, to the pages that have a mark for it."""
+def described_commit() -> str:
+    """Return the commit of the working tree, with a + if it has changes."""
     describe = ["git", "describe", "--always", "--dirty=+", "--abbrev=8", "--exclude=*"]
-    commit = subprocess.run(describe, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
-    write_text(path, table.text("csv") + "\n")
-    place = f"`python docs/experiments/{command}`, at commit {commit or 'unknown'}"
-    shown = f"<!-- table: {path.name} -->\n{place}:\n\n{table.text('markdown')}\n"
+    return subprocess.run(describe, cwd=HERE, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+
+
+def write_table(table: Table, name: str, command: str, kept: Path) -> None:
+    """Print a table as Markdown with its command and commit.
+
+    If it is that of the repository's own runs, it is also written into each page that has a mark for it and shows
+    another; a table that stays the same keeps its commit.
+    """
+    text = table.text("markdown")
+    shown = f"<!-- table: {name} -->\n`python docs/experiments/{command}`, at commit {described_commit()}:\n\n{text}\n"
     print(shown)
-    if path.parent.resolve() == HERE:
-        block = re.compile(rf"<!-- table: {re.escape(path.name)} -->\n(?:(?!<!--)[^|\n].*\n|\n)+(?:\|.*\n)+")
-        for page in HERE.parent.rglob("*.md"):
-            text = page.read_text(encoding="utf-8")
-            if (written := block.sub(lambda _: shown, text)) != text:
-                write_text(page, written)
+    for page in HERE.parent.rglob("*.md") if kept == KEPT else ():
+        before = page.read_text(encoding="utf-8")
+        after = _block(name).sub(lambda found: found[0] if found["table"] == f"{text}\n" else shown, before)
+        if after != before:
+            write_text(page, after)
+
+
+def _block(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- table: {re.escape(name)} -->\n(?:(?!<!--)[^|\n].*\n|\n)+(?P<table>(?:\|.*\n)+)")

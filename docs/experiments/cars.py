@@ -15,12 +15,12 @@ It takes about four minutes on one core. The same command continues after a stop
 """
 
 import argparse
+import csv
 import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _experiments import read_rows
 
 import proxemic
 from proxemic.data import Preprocessing
@@ -33,7 +33,8 @@ def write_tables(data: Path, out: Path) -> list[str]:
     """Write both tables; return the split of each photograph."""
     if not (data / "cars.csv").is_file():
         raise SystemExit(f"{data} holds no cars.csv: give the archive or folder of docs/experiments/cars.md.")
-    rows = [(str((data / row["path"]).resolve()), row["label"], row["split"]) for row in read_rows(data / "cars.csv")]
+    with (data / "cars.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(str((data / row["path"]).resolve()), row["label"], row["split"]) for row in csv.DictReader(file)]
     validation = sorted({label for _, label, split in rows if split == "train"})[-24:]
     splits = ["validation" if label in validation else split for _, label, split in rows]
     columns = ("path", "label", "split")

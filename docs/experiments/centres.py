@@ -1,6 +1,6 @@
 """Tabulate trainings on classes with several known centres: does K > 1 help, and does the start of the proxies matter?
 
-    python docs/experiments/centres.py makers --table docs/experiments
+    python docs/experiments/centres.py makers --table
 
 Each loss was searched for each K and each start of its proxies with the same budget on validation classes; the best
 recipe was trained with several seeds and tested, and the information in its proxies measured. The classes are the
@@ -10,10 +10,11 @@ names the commit that makes these cells.
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import _experiments as shared
+import _kept
 
 from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import MISSING, Table
@@ -23,7 +24,6 @@ LOSSES = ("soft-triple", "mpa", "mpa-dw", "mpa-ap", "arcface-sub-centers")
 KS = (1, 2, 4, 8, 12)
 STARTS = ("drawn", "clusters", "clusters-later", "annealed")
 METRICS = ("map@r", "recall@1")
-COLUMNS = ("loss", "k", "start", "seed", "validation", *METRICS, "bits", "chance", "most", "used", "cosine", "seconds")
 
 
 def starts(loss: str, k: int) -> tuple[str, ...]:
@@ -38,28 +38,27 @@ Cell = tuple[str, int, str]
 
 
 def name_of(cell: Cell) -> str:
-    """Return the name of a cell's files."""
+    """Return the name of a cell's search and runs."""
     loss, k, start = cell
     return f"{loss}-k{k}-{start}"
 
 
-def rows_of(known: shared.Kept, cell: Cell) -> Path:
-    """Return the path of a cell's results, one row per seed; the file exists if the cell is finished."""
-    return known.folder / "runs" / f"{name_of(cell)}.csv"
+Rows = Sequence[Mapping[str, Any]]
+"""The runs of a cell, one per seed."""
 
 
-def read_cells(known: shared.Kept) -> dict[Cell, list[dict[str, str]]]:
-    """Read the rows of finished cells, one per seed."""
+def read_cells(known: shared.Kept) -> dict[Cell, Rows]:
+    """Read the rows of finished cells."""
     cells = [(loss, k, start) for loss in LOSSES for k in KS for start in starts(loss, k)]
-    return {cell: rows for cell in cells if (rows := shared.read_rows(rows_of(known, cell)))}
+    return {cell: rows for cell in cells if (rows := _kept.read(known.kept, "centres", known.dataset, name_of(cell)))}
 
 
-def column(rows: Sequence[Mapping[str, str]], name: str) -> dict[int, float]:
+def column(rows: Rows, name: str) -> dict[int, float]:
     """Return the values of a column by seed."""
-    return {int(row["seed"]): float(row[name]) for row in rows}
+    return {row["seed"]: row[name] for row in rows}
 
 
-def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Table:
+def by_start(cells: Mapping[Cell, Rows], show: str) -> Table:
     """Tabulate the mean and 95% interval of a column for each loss, K and start."""
 
     def cell(key: Cell) -> str:
@@ -69,7 +68,7 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
         if show != "bits":
             return shared.interval(column(rows, show).values())
         beyond = format_estimate(t_interval(shared.paired(column(rows, "bits"), column(rows, "chance"))), factor=1)
-        # The CSV file would quote a cell that begins with a minus and is no number.
+        # A mean that rounds to zero has no sign.
         beyond = beyond.removeprefix("-") if beyond.startswith("-0.00") else beyond
         most, used = (fmean(column(rows, name).values()) for name in ("most", "used"))
         return f"{beyond} of {most:.2f} ({used:.1f})"
@@ -78,7 +77,7 @@ def by_start(cells: Mapping[Cell, Sequence[Mapping[str, str]]], show: str) -> Ta
     return Table(["loss", "K", *STARTS], [[*key, *(cell((*key, start)) for start in STARTS)] for key in keys])
 
 
-def chosen(cells: Mapping[Cell, Sequence[Mapping[str, str]]], loss: str) -> Cell:
+def chosen(cells: Mapping[Cell, Rows], loss: str) -> Cell:
     """Return the cell of several proxies that has the best mean on the validation classes."""
     several = [key for key in cells if key[0] == loss and key[1] > 1]
     return max(several, key=lambda key: fmean(column(cells[key], "validation").values()))
@@ -89,7 +88,7 @@ def length(known: shared.Kept, cells: Sequence[Cell]) -> str:
     return f"{sum(known.curve(name_of(cell)).full_runs[-1] for cell in cells):.0f}"
 
 
-def differences(cells: Mapping[Cell, Sequence[Mapping[str, str]]], known: shared.Kept) -> Table:
+def differences(cells: Mapping[Cell, Rows], known: shared.Kept) -> Table:
     """Tabulate gains in test MAP@R: of the chosen K and start over one proxy, and of other starts over drawn.
 
     The lengths of the searches that this choice compares are in complete trainings.
@@ -125,7 +124,7 @@ def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
     cells = read_cells(known)
     shared.check_kept(cells, "cell", known)
     made = {"map": by_start(cells, "map@r"), "bits": by_start(cells, "bits"), "differences": differences(cells, known)}
-    return {f"centres-{known.folder.name}-{name}": table for name, table in made.items()}
+    return {f"centres-{known.dataset}-{name}": table for name, table in made.items()}
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Decide the claims of the papers from the kept runs by the rule of rule.md, and write the tables of docs/claims.md.
 
-    python docs/experiments/claims.py --table docs/experiments
+    python docs/experiments/claims.py
 
 Each claim of claims.yaml is tested by differences of runs, in each setting that has the runs. There are three kinds:
 
@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import _kept
 import numpy as np
 import paired
 import yaml
@@ -36,8 +37,8 @@ from _experiments import (
     SEARCHES,
     TRAINED_WITH_NORM,
     Kept,
-    keep_table,
-    read_rows,
+    add_kept,
+    write_table,
 )
 from centres import chosen, column, read_cells
 from scipy.optimize import brentq
@@ -162,19 +163,18 @@ def read(kept: Path, setting: str, kind: str, name: str, metric: str) -> Mapping
     """
     loss, _, condition = name.partition("@")
     if kind == "centres":
-        cells = read_cells(Kept(kept / CENTRES[setting])) if setting in CENTRES else {}
+        cells = read_cells(Kept(kept, CENTRES[setting])) if setting in CENTRES else {}
         cell = (loss, 1, "drawn") if condition == "one proxy" or not cells else chosen(cells, loss)
         return column(cells.get(cell, ()), metric)
     if kind == "reality check":
-        return Kept(kept / setting).check(loss).get((condition, metric), {})
-    old, new = (Kept(kept / setting, rows).runs(loss, condition) for rows in ("runs", "evidence"))
+        return Kept(kept, setting).check(loss).get((condition, metric), {})
+    old, new = (Kept(kept, setting, table).runs(loss, condition) for table in ("runs", "evidence"))
     if kind == "epochs":
         loss_and_weight, _, epoch = condition.rpartition(" epoch ")
-        rows = read_rows(kept / setting / "evidence" / f"{loss}-epochs.csv")
         return {
-            int(row["seed"]): float(row[metric])
-            for row in rows
-            if (row["condition"], row["epoch"]) == (loss_and_weight, epoch)
+            row["seed"]: row[metric]
+            for row in _kept.read(kept, "epochs", setting, loss)
+            if (row["condition"], str(row["epoch"])) == (loss_and_weight, epoch)
         }
     both = sorted(old["recall@1"].keys() & new["recall@1"].keys())[:1]
     equal = all(old[key].get(seed) in (None, new[key].get(seed)) for seed in both for key in METRICS)
@@ -199,7 +199,7 @@ class Difference:
         if "pairs" in claim and setting in paired.MOST:
             parts = parts[:1]
         if claim["read"] == "epochs":
-            last = _epochs(kept / setting, parts[0][0].partition("@")[0])
+            last = _epochs(kept, setting, parts[0][0].partition("@")[0])
             parts = [
                 (" − ".join(f"{name} epoch {epoch}" for name in part.split(" − ")), gains)
                 for part, gains in parts
@@ -320,7 +320,7 @@ class Difference:
         return f"{loss}{'-with-norm' if normed else ''}{at}{condition}"
 
     def _runs(self, loss: str) -> Mapping[int, float]:
-        return Kept(self.kept / self.setting).runs(loss)["recall@1"]
+        return Kept(self.kept, self.setting).runs(loss)["recall@1"]
 
     def _of_search(self, name: str, suffix: str) -> str:
         """Return the runs of a repeated search, or of the only search of a loss that was not searched again."""
@@ -342,7 +342,7 @@ class Difference:
     def _closeness(self) -> list[float]:
         """Return by how much AvgDTP is nearer to α than `CLOSE`, as a fraction of α, for each seed."""
         loss, _, function = self.part.partition("@")
-        rows = read_rows(self.kept / self.setting / "evidence" / f"{loss}.csv")
+        rows = _kept.read(self.kept, "evidence", self.setting, loss)
         drawn = {row["condition"]: json.loads(row["values"]) for row in rows}
         alpha = float(
             drawn[function]["loss"]["init_args"]["alpha"]
@@ -355,9 +355,8 @@ class Difference:
         ]
 
 
-def _epochs(folder: Path, loss: str) -> int:
-    rows = read_rows(folder / "evidence" / f"{loss}-epochs.csv")
-    return max((int(row["epoch"]) for row in rows), default=0)
+def _epochs(kept: Path, setting: str, loss: str) -> int:
+    return max((row["epoch"] for row in _kept.read(kept, "epochs", setting, loss)), default=0)
 
 
 def _terms(part: str) -> list[str]:
@@ -400,7 +399,7 @@ class Page:
         Measures that no repeated search has take the variance of Recall@1.
         """
         metric, setting = metric if metric in METRICS else "recall@1", NEAREST.get(setting, setting)
-        known, samples, noise = Kept(self.kept / setting), [], []
+        known, samples, noise = Kept(self.kept, setting), [], []
         for one, other in HEADLINES:
             means = []
             for suffix in ("", *AGAIN):
@@ -481,12 +480,12 @@ class Page:
             [f"{number}: {claim['claim']}", claim["why"]] for number, claim in CLAIMS.items() if "why" in claim
         ]
         return {
-            "claims-counts.csv": Table(
+            "claims-counts": Table(
                 ["verdict", *SETTINGS.values(), "all"], [[*row, sum(map(int, row[1:]))] for row in by_verdict]
             ),
-            "claims.csv": Table(["claim", "gain in the paper", *SETTINGS.values()], decided),
-            "claims-numbers.csv": Table(columns, [numbers[item] for item in self.differences]),
-            "claims-undecided.csv": Table(["claim", "why no kept run decides it"], undecided),
+            "claims": Table(["claim", "gain in the paper", *SETTINGS.values()], decided),
+            "claims-numbers": Table(columns, [numbers[item] for item in self.differences]),
+            "claims-undecided": Table(["claim", "why no kept run decides it"], undecided),
         }
 
 
@@ -538,11 +537,10 @@ def tables(kept: Path) -> dict[str, Table]:
 def main() -> None:
     """Write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kept", type=Path, default=HERE / "kept", metavar="DIR", help="where finished runs are kept")
-    parser.add_argument("--table", type=Path, required=True, metavar="DIR", help="write the tables to this folder")
-    arguments = parser.parse_args()
-    for name, table in tables(arguments.kept).items():
-        keep_table(table, arguments.table / name, "claims.py --table docs/experiments")
+    add_kept(parser)
+    kept = parser.parse_args().kept
+    for name, table in tables(kept).items():
+        write_table(table, name, "claims.py", kept)
 
 
 if __name__ == "__main__":

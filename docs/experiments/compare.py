@@ -1,6 +1,6 @@
 """Compare the losses with the values that searches found, over seeds, and test the differences that papers claim.
 
-    python docs/experiments/compare.py glyphs-small --table docs/experiments
+    python docs/experiments/compare.py glyphs-small --table
 
 Losses whose search is unfinished are left out; the same command adds them later. Finished runs are kept beside this
 script.
@@ -33,8 +33,6 @@ ON_CARS = (
     *(("warp-off-first", rival) for rival in ("softmax", "proxy-anchor", "multi-similarity")),
 )
 """Further pairs, from the papers' tables of Cars196."""
-SWAPPED = "swapped colours"
-"""The condition of runs on the first copy of the photographs, whose red and blue were swapped."""
 Runs = Mapping[str, Mapping[str, Mapping[int, float]]]
 """The test metrics of runs by loss, metric and seed."""
 
@@ -52,14 +50,19 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     """Tabulate the means, the claimed differences, and the spread over seeds."""
-    dataset = known.folder.name
-    runs = {name: values for name in shared.SEARCHES if (values := known.runs(name))["map@r"]}
+    dataset = known.dataset
+    runs = runs_of(known)
     shared.check_kept(runs, "run", known)
     pairs = CLAIMS + (ON_CARS if dataset.startswith("cars") else ())
     made = {"losses": means(runs), "claims": differences(runs, pairs), "spread": spread(runs)}
     if table := colors(known):
         made["colors"] = table
     return {f"{name}-{dataset}": table for name, table in made.items()}
+
+
+def runs_of(known: shared.Kept) -> Runs:
+    """Return the runs of the losses that are compared."""
+    return {name: values for name in shared.SEARCHES if (values := known.runs(name))["map@r"]}
 
 
 def means(runs: Runs) -> Table:
@@ -90,7 +93,7 @@ def colors(known: shared.Kept) -> Table | None:
     shown = ("recall@1", "map@r")
     rows = []
     for name in shared.SEARCHES:
-        swapped, true = known.runs(name, SWAPPED), known.runs(name)
+        swapped, true = known.runs(name, shared.SWAPPED), known.runs(name)
         if swapped["map@r"]:
             cells = []
             for metric in shown:

@@ -3,7 +3,7 @@
 Some conditions change nothing, and measure more: the verification of pairs, clusters, and corrupted images.
 
     python docs/experiments/conditions.py cars-features wrong-labels --root runs/cars/features.parquet
-    python docs/experiments/conditions.py cars-features wrong-labels --table docs/experiments
+    python docs/experiments/conditions.py cars-features wrong-labels --table
 
 Every loss has the values that its search found; compare.py makes the runs without a condition. Losses whose search is
 unfinished are left out; the same command adds them later. Finished runs are kept beside this script.
@@ -104,14 +104,14 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
 
 def changes_of(known: shared.Kept, condition: str) -> list[Condition]:
     """Return the changes that a condition makes on a data set."""
-    if condition == "few-images" and known.folder.name == "glyphs-small":
+    if condition == "few-images" and known.dataset == "glyphs-small":
         return FEW_GLYPHS
     return CONDITIONS[condition]
 
 
 def seeds_of(known: shared.Kept) -> range:
     """Return the seeds of each condition: as many as MPA and Proxy-Anchor have without one, and at least five."""
-    return range(max(5, shared.MORE_SEEDS.get((known.folder.name, "mpa"), 0)))
+    return range(max(5, shared.MORE_SEEDS.get((known.dataset, "mpa"), 0)))
 
 
 def losses_of(arguments: Namespace) -> list[str]:
@@ -138,7 +138,7 @@ def overrides_of(
     if condition.name == "verification":
         distance = read_yaml(known.recipe(loss))["evaluation"]["distance"]
         overrides["evaluation.own_metrics"] = [f"_verification.accepted_by_{distance}"]
-    dataset = known.folder.name
+    dataset = known.dataset
     if condition.images is not None and dataset in CHARACTERS:
         overrides |= few_characters(known.recipe(loss), condition.images, dataset)
     elif condition.images is not None:
@@ -197,7 +197,7 @@ def table(known: shared.Kept, condition: str, losses: Sequence[str], seeds: rang
     finished = [
         loss
         for loss in losses
-        if known.recipe(loss).exists() and not any(known.lacking([loss], seeds, name) for name in names)
+        if known.is_searched(loss) and not any(known.lacking([loss], seeds, name) for name in names)
     ]
     shared.check_kept(finished, "finished loss", known)
     if condition in MEASURED:

@@ -5,7 +5,7 @@
 
 FILE are features.parquet and photographs.csv of cars.py, DIR holds Omniglot's archives. One thread trains one run after
 the other. SIGTERM, Ctrl-C or a kill loses at most the running training; the same command continues. Rows are kept in
-kept/DATASET/evidence. All of them are made from one commit, in a worktree of its own; copy_rows.py brings them back.
+kept/evidence.parquet. All of them are made from one commit, in a worktree of its own; copy_rows.py brings them back.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Runner:
 
     def known(self, dataset: str) -> shared.Kept:
         """Return the kept searches of a data set, with the rows of evidence."""
-        return shared.Kept(self.kept / dataset, "evidence")
+        return shared.Kept(self.kept, dataset, "evidence")
 
     def rows(self) -> dict[str, Callable[[], Iterable[Runs]]]:
         """Return the runs of each row of the table, in order. Later runs may depend on the rows of earlier ones."""
@@ -189,7 +189,7 @@ class Runner:
 
         If the first seed gives the kept values to the last digit, kept seeds of an older commit are not trained again.
         """
-        kept = shared.Kept(self.kept / runs.dataset).runs(runs.name, runs.condition)
+        kept = shared.Kept(self.kept, runs.dataset).runs(runs.name, runs.condition)
         yield replace(runs, seeds=runs.seeds[:1])
         first = runs.seeds[0]
         equal = all(
@@ -223,9 +223,7 @@ def main() -> None:
     parser.add_argument("--omniglot", type=Path, metavar="DIR")
     parser.add_argument("--photographs", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, default=Path("runs/evidence"), metavar="DIR", help="for unfinished runs")
-    parser.add_argument(
-        "--kept", type=Path, default=shared.HERE / "kept", metavar="DIR", help="where finished ones are"
-    )
+    shared.add_kept(parser)
     parser.add_argument("--status", action="store_true", help="train nothing; print what is finished")
     arguments = parser.parse_args()
     roots = {HEADS: arguments.features, OMNIGLOT: arguments.omniglot, PHOTOGRAPHS: arguments.photographs, GLYPHS: None}

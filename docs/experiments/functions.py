@@ -1,7 +1,7 @@
 """Train the functions of distance of the warping paper's table III, with five seeds.
 
     python docs/experiments/functions.py glyphs-small
-    python docs/experiments/functions.py glyphs-small --table docs/experiments
+    python docs/experiments/functions.py glyphs-small --table
 
 On Glyphs the recipes are those of glyphs-small/distance-functions: one phase, no augmentation, and the same rates,
 which were tuned for none of them. On other data sets the same losses replace that of the recipe of the Euclidean
@@ -74,16 +74,16 @@ def train(arguments: Namespace, known: shared.Kept) -> None:
 def recipe_of(known: shared.Kept, name: str) -> tuple[Path, dict[str, Any]]:
     """Return the recipe of a function on a data set, and its overrides."""
     function = find_recipe(f"glyphs-small/{LOSS}/{name}")
-    if known.folder.name == "glyphs-small":
+    if known.dataset == "glyphs-small":
         return function, LAST
     loss = yaml.safe_load(read_recipe(function).yaml)["loss"]
     if name in ALPHA_ON_CUB:
         by_seed = known.runs(LOSS, "identity")["avg_dtp"]
         if not by_seed:
-            raise UserError(f"α follows the AvgDTP of identity: train {known.folder.name} identity first.")
+            raise UserError(f"α follows the AvgDTP of identity: train {known.dataset} identity first.")
         loss["init_args"]["alpha"] = ALPHA_ON_CUB[name] * by_seed[min(by_seed)] / AVG_DTP_ON_CUB
-    overrides = RATES[known.folder.name] | NO_AUGMENTATION | LAST | {"loss": loss, "evaluation.nmi": True}
-    return find_recipe(f"{known.folder.name}/euclidean-softmax"), overrides
+    overrides = RATES[known.dataset] | NO_AUGMENTATION | LAST | {"loss": loss, "evaluation.nmi": True}
+    return find_recipe(f"{known.dataset}/euclidean-softmax"), overrides
 
 
 def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
@@ -102,7 +102,7 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     ]
     columns = ["f1 − f2", *((shared.METRICS | shared.MEASURES)[metric] for metric in SHOWN), "gain in Recall@1"]
     columns.append("paper, CUB")
-    return {f"functions-{known.folder.name}": Table(columns, rows)}
+    return {f"functions-{known.dataset}": Table(columns, rows)}
 
 
 def printed(name: str) -> str:

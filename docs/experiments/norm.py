@@ -1,6 +1,6 @@
 """Tabulate each loss with and without a layer norm of the pooled features, each tuned by a search of the same size.
 
-    python docs/experiments/norm.py glyphs-small --table docs/experiments
+    python docs/experiments/norm.py glyphs-small --table
 
 Each recipe on characters is either with or without the norm, and search.py and compare.py show this variant. The other
 variant was tuned and trained alike. README.md names the commit that makes the searches and runs.
@@ -32,7 +32,7 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
     shared.check_kept(rows, "run of this comparison", known)
     columns = ["loss", "MAP@R with", "MAP@R without", *(f"gain in {name}" for name in shared.METRICS.values())]
     columns += ["validation with", "validation without"]
-    return {f"norm-{known.folder.name}": shared.corrected_table(columns, rows)}
+    return {f"norm-{known.dataset}": shared.corrected_table(columns, rows)}
 
 
 def main() -> None:

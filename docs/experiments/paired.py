@@ -1,14 +1,15 @@
 """Test whether a component helps, by paired configurations: each is trained with and without it, otherwise the same.
 
-    python docs/experiments/paired.py glyphs-small warp --table docs/experiments
+    python docs/experiments/paired.py glyphs-small --table
     python docs/experiments/paired.py cars-features several-proxies --root runs/cars/features.parquet
 
 --table writes the table of the runs of rule.md, which evidence.py makes at the configurations that the commit of the
-runs drew (kept/DATASET/configurations and evidence). Without it, ``proxemic compare --paired`` draws configurations of
+runs drew. Without it, ``proxemic compare --paired`` draws configurations of
 its own near the best values that a search found, and trains them; the same command continues.
 """
 
 import argparse
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 
 import _evidence
 import _experiments as shared
+import _kept
 
 import proxemic
 from proxemic.errors import UserError
@@ -76,7 +78,7 @@ COMPONENTS = {
 
 def searches_of(known: shared.Kept, loss: str) -> list[Path]:
     """Return the recipes of all kept searches of a loss, which take turns as centres of the configurations."""
-    return [path for suffix in ("", *shared.AGAIN) if (path := known.recipe(loss + suffix)).exists()]
+    return [known.recipe(loss + suffix) for suffix in ("", *shared.AGAIN) if known.is_searched(loss + suffix)]
 
 
 def differences(evidence: _evidence.Evidence, dataset: str, name: str, metric: str = PRIMARY) -> dict[int, float]:
@@ -98,7 +100,7 @@ def number_of(evidence: _evidence.Evidence, dataset: str, name: str) -> int:
 
 def pairs(known: shared.Kept, evidence: _evidence.Evidence, name: str, root: Path | None) -> Iterator[_evidence.Runs]:
     """Iterate over the runs of a component: both conditions of each configuration in turn."""
-    component, dataset, number = COMPONENTS[name], known.folder.name, 0
+    component, dataset, number = COMPONENTS[name], known.dataset, 0
     configurations = read_configurations(known, name)
     found = searches_of(known, component.loss)
     while number < number_of(evidence, dataset, name):
@@ -111,12 +113,14 @@ def pairs(known: shared.Kept, evidence: _evidence.Evidence, name: str, root: Pat
 
 def read_configurations(known: shared.Kept, name: str) -> list[dict[str, float]]:
     """Read the drawn configurations of a component."""
-    rows = shared.read_rows(_drawn(known, name))
-    return [{key: float(value) for key, value in row.items() if key != "configuration"} for row in rows]
+    return [json.loads(row["values"]) for row in _kept.read(known.kept, "configurations", known.dataset, name)]
 
 
-def _drawn(known: shared.Kept, name: str) -> Path:
-    return known.folder / "configurations" / f"{name}.csv"
+def tables(_: argparse.Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate the components whose pairs are kept."""
+    made = table(_evidence.Evidence(known.kept), known.dataset, [*COMPONENTS])
+    shared.check_kept(made.rows, "pair of configurations", known)
+    return {f"paired-{known.dataset}": made}
 
 
 def table(evidence: _evidence.Evidence, dataset: str, names: Sequence[str]) -> Table:
@@ -184,19 +188,16 @@ def main() -> None:
     parser.add_argument("--root", type=Path, metavar="FILE", help="the features of cars.py")
     parser.add_argument("--pairs", type=int, default=FIRST, metavar="N", help=f"the number of configurations ({FIRST})")
     parser.add_argument("--out", type=Path, default=Path("runs/paired"), metavar="DIR", help="for the runs")
-    parser.add_argument(
-        "--kept", type=Path, default=shared.HERE / "kept", metavar="DIR", help="where finished ones are"
-    )
-    parser.add_argument("--table", type=Path, metavar="DIR", help="train nothing; write the table of what is kept")
+    shared.add_kept(parser)
+    parser.add_argument("--table", action="store_true", help="train nothing; write the table of what is kept")
     arguments = parser.parse_args()
     names = shared.check_losses(arguments.components, [*COMPONENTS])
-    known, evidence = shared.Kept(arguments.kept / arguments.dataset), _evidence.Evidence(arguments.kept)
-    if arguments.table is not None:
-        made = table(evidence, arguments.dataset, names)
-        shared.check_kept(made.rows, "pair of these components", known)
-        shared.keep_table(made, arguments.table / f"paired-{arguments.dataset}.csv", f"paired.py {arguments.dataset}")
-        return
+    known = shared.Kept(arguments.kept, arguments.dataset)
     try:
+        if arguments.table:
+            for name, made in tables(arguments, known).items():
+                shared.write_table(made, name, f"paired.py {arguments.dataset}", known.kept)
+            return
         for name in names:
             print(markdown(compare(known, name, arguments.pairs, arguments.out / arguments.dataset, arguments.root)))
     except UserError as error:

@@ -2,7 +2,7 @@
 
     python docs/experiments/reality.py glyphs-small softmax
     python docs/experiments/reality.py cars-features --root runs/cars/features.parquet
-    python docs/experiments/reality.py cars-features --table docs/experiments
+    python docs/experiments/reality.py cars-features --table
 
 On glyphs-small all losses train a network with layer norm. On cars-features all train as in the warping paper's
 appendix D: layer norm, RMSProp, and two phases, each of which ends at a plateau and is searched for itself. The same
@@ -12,6 +12,7 @@ trained.
 
 import json
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +103,10 @@ def run_check(dataset: str, loss: str, out: Path, overrides: Mapping[str, object
         embedding_size=check.embedding_size,
         report=lambda line: print(line, flush=True),
     )
-    known.keep_check(loss, [(row.kind, row.metric, row.repeat, row.value) for row in result.rows])
+    values = defaultdict[tuple[str, str], dict[int, float]](dict)
+    for row in result.rows:
+        values[row.kind, row.metric][row.repeat] = row.value
+    known.keep_check(loss, values)
 
 
 def table(check: Check, known: shared.Kept) -> Table:

@@ -1,6 +1,6 @@
 """Show how far the differences of pairs of losses move if their searches are repeated with two other seeds.
 
-    python docs/experiments/repeated.py glyphs-small --table docs/experiments
+    python docs/experiments/repeated.py glyphs-small --table
 
 A search depends on chance: the sampler draws the trials, and trainings with the same values differ. The intervals over
 seeds that other tables have do not cover this. Here each search was made three times; the first is that of search.py or
@@ -16,7 +16,7 @@ from proxemic.tables import Table
 
 def pairs_of(known: shared.Kept) -> list[tuple[str, str]]:
     """Return the pairs whose searches were repeated on a data set; only characters have searches with a layer norm."""
-    with_norm = known.folder.name == "glyphs-small"
+    with_norm = known.dataset == "glyphs-small"
     return [pair for pair in shared.HEADLINES if with_norm or shared.SEARCHES.keys() >= {*pair}]
 
 
@@ -31,8 +31,8 @@ def tables(_: Namespace, known: shared.Kept) -> dict[str, Table]:
     shared.check_kept(differences, "pair whose searches were repeated", known)
     columns = ["metric", "search 1", "search 2", "search 3", "over the three searches"]
     return {
-        f"repeated-{known.folder.name}": Table(["difference", *columns], differences),
-        f"repeated-{known.folder.name}-losses": Table(
+        f"repeated-{known.dataset}": Table(["difference", *columns], differences),
+        f"repeated-{known.dataset}-losses": Table(
             ["loss", *columns], [row for loss in losses for row in rows(known, loss)]
         ),
     }

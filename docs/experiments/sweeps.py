@@ -2,7 +2,7 @@
 
     python docs/experiments/sweeps.py glyphs-small alpha
     python docs/experiments/sweeps.py toy k1-k2
-    python docs/experiments/sweeps.py glyphs-small alpha --table docs/experiments
+    python docs/experiments/sweeps.py glyphs-small alpha --table
 
 The other values are those that the search of `warp` on the data set found, or those of recipe toy/warped-softmax, whose
 last ten of 40 epochs are a second phase with half of its α. The same command continues a stopped sweep, and finished
@@ -22,6 +22,7 @@ from proxemic.tables import Table
 
 LOSS = "warp"
 SEEDS = range(5)
+SWEEPS = ("alpha", "k1-k2", "delta")
 ALPHAS = (0, 1, 2, 4, 8, 16, 32, 95)
 """α of the first phase; in the second it is smaller by the same factor as in the recipe."""
 SLOPES = ((0.4, 0.6, 0.8, 1.0), (1.0, 1.5, 2.0, 3.0))
@@ -65,9 +66,9 @@ def both_phases(**values: float) -> dict[str, object]:
 
 def recipe_of(known: shared.Kept, out: Path) -> Path:
     """Return the recipe whose values are varied."""
-    if known.folder.name != "toy":
+    if known.dataset != "toy":
         shared.check_searched([LOSS], known)
-        return known.recipe(LOSS)
+        return known.recipe(LOSS, out)
     recipe = out / f"{LOSS}.yaml"
     write_text(recipe, TOY)
     return recipe
@@ -96,17 +97,17 @@ def tables(arguments: Namespace, known: shared.Kept) -> dict[str, Table]:
             [f"k1 = {k1:g}", *(runs and shared.interval(runs["recall@1"].values()) for runs in row)]
             for k1, row in cells.items()
         ]
-        return {f"sweep-k1-k2-{known.folder.name}": Table(["Recall@1", *columns], rows)}
+        return {f"sweep-k1-k2-{known.dataset}": Table(["Recall@1", *columns], rows)}
     metrics = ("recall@1", "map@r", *(["within"] if arguments.sweep == "alpha" else []))
     rows = [[name, *(shared.interval(runs[metric].values()) for metric in metrics)] for name, runs in found.items()]
     columns = [arguments.sweep, *((shared.METRICS | shared.MEASURES)[metric] for metric in metrics)]
-    return {f"sweep-{arguments.sweep}-{known.folder.name}": Table(columns, rows)}
+    return {f"sweep-{arguments.sweep}-{known.dataset}": Table(columns, rows)}
 
 
 def main() -> None:
     """Train, or write the table."""
     datasets = [*shared.DATA_SETS, "toy"]
-    shared.run_script(__doc__, train, tables, datasets, "runs/sweeps", sweep=("alpha", "k1-k2", "delta"))
+    shared.run_script(__doc__, train, tables, datasets, "runs/sweeps", sweep=SWEEPS)
 
 
 if __name__ == "__main__":
