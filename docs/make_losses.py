@@ -163,7 +163,13 @@ def situations(_: str) -> str:
         start = f"[`{item['start']}`]({item['start']}.md)" + (f", {item['how']}" if "how" in item else "")
         link = "cost" if item["page"].startswith("..") else "results"
         rows.append([item["when"].rstrip("."), start, item["gain"], item["recall"], f"[{link}]({_link(item['page'])})"])
-    columns = ["situation", "start with", "best other loss in validation: MAP@R over softmax", "its Recall@1", "measured"]
+    columns = [
+        "situation",
+        "start with",
+        "best other loss in validation: MAP@R over softmax",
+        "its Recall@1",
+        "measured",
+    ]
     return _table(columns, rows, texts=5)
 
 
