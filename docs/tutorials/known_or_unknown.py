@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Known or unknown, and wrong labels
 #
-# The nearest picture of a gallery is always there, however far it is. A system that names what it sees has to be able
-# to say that it does not know. This tutorial learns a threshold from classes that were held out, recognises pictures
+# A search always finds a nearest image, however different it is. A system that names images must be able
+# to say that it does not know. This tutorial learns a threshold from classes that were held out, recognises images
 # of known and of unknown classes, and finds wrong labels and duplicates in a folder. `pip install
 # '.[train,retrieval]'` in a checkout installs what it needs.
 
@@ -23,7 +23,7 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A model
 #
-# The classes are characters, and their pictures twelve typefaces. The recipe holds out 24 of the 64 training classes
+# The classes are characters, and their images twelve typefaces. The recipe holds out 24 of the 64 training classes
 # for validation; the threshold will be learnt from these.
 
 # %%
@@ -42,9 +42,9 @@ print(f"kept epoch {result.metrics['epoch']}, best on validation (0: the network
 # %% [markdown]
 # ## Calibration
 #
-# Each picture of a held-out class searches the pictures of all *other* classes, as one does whose class no gallery
-# has. It is a false accept at a threshold if its nearest picture there is within it. The threshold for a rate of 0.1
-# lets at most one in ten of such pictures pass. `calibrate` keeps the threshold beside the model, and prints the range
+# Each image of a held-out class searches the images of all *other* classes, as one does whose class no gallery
+# has. It is a false accept at a threshold if its nearest image there is within it. The threshold for a rate of 0.1
+# lets at most one in ten of such images pass. `calibrate` keeps the threshold next to the model, and prints the range
 # of false accepts in random halves of the classes.
 
 # %%
@@ -52,13 +52,13 @@ calibration = calibrate(run, rate=0.1)
 print(calibration.text())
 
 # %% [markdown]
-# *False accepts* are what the threshold costs, *true accepts* what it allows: pictures whose nearest other picture
+# *False accepts* are what the threshold costs, *true accepts* what it allows: images whose nearest other image
 # belongs to their own class and lies within it. A rate that is a hundred times smaller takes a hundred times as many
-# held-out pictures to be measured.
+# held-out images to be measured.
 #
 # ## Recognition
 #
-# The test classes are new to the model. Pictures of 30 of them, in nine typefaces, form a gallery; the other three
+# The test classes are new to the model. Images of 30 of them, in nine typefaces, form a gallery; the other three
 # typefaces are queries that it should know. The other 30 classes are queries that it should not know.
 
 # %%
@@ -79,11 +79,11 @@ print(
 )
 
 # %% [markdown]
-# Compare the share of unknown pictures that pass with the rate that was asked for. The gallery is about as large as
-# the held-out set, as it should be: in a larger one a picture has more chances to come near another. But the
+# Compare the fraction of unknown images that pass with the rate that was asked for. The gallery is about as large as
+# the held-out set, as it should be: in a larger one a image has more chances to come near another. But the
 # threshold comes from 24 classes only, and the range above is wide: classes that happen to be more alike than
-# others make it stricter, and fewer known pictures are named. The known queries come in typefaces that the gallery
-# lacks, so that they lie farther from it than pictures did from those of their class in the calibration. Hold out as
+# others make it stricter, and fewer known images are named. The known queries come in typefaces that the gallery
+# lacks, so that they lie farther from it than images did from those of their class in the calibration. Hold out as
 # many classes as you can.
 #
 # How well a model does this as a whole says the open-set evaluation: half of the test classes are kept out of the
@@ -97,7 +97,7 @@ print(evaluation.text("table"))
 # %% [markdown]
 # ## Wrong labels and duplicates
 #
-# The same vectors find what is wrong with a folder. Three pictures are moved into folders of other classes, and one
+# The same vectors find what is wrong with a folder. Three images are moved into folders of other classes, and one
 # is copied, smaller, under another name.
 
 # %%
@@ -117,8 +117,8 @@ for duplicate in cleaning.duplicates:
         print(f"{duplicate.path} repeats {duplicate.of} ({duplicate.kind})")
 
 # %% [markdown]
-# A suspect is nearer to pictures of another class than to those of its own; read the list from the top, as the model
-# is not always right. `cleaning.write(FOLDER)` writes tables, and a page that shows the pictures. One of those that
+# A suspect is nearer to images of another class than to those of its own; read the list from the top, as the model
+# is not always right. `cleaning.write(FOLDER)` writes tables, and a page that shows the images. One of those that
 # were moved:
 
 # %%
@@ -134,5 +134,5 @@ Image.open(folders[10] / "moved.png").resize((160, 160))  # A character that is 
 # proxemic clean photos --model runs/photos --out cleaning
 # ```
 #
-# [The guide on searching](../retrieval.md) and [the page on metrics](../metrics.md) say what the rates mean, and for
-# which galleries they hold.
+# [The page on recognition](../recognition.md) and [the page on metrics](../metrics.md) say what the rates mean, and
+# for which galleries they hold.

@@ -103,7 +103,7 @@ for loss in losses:
 #
 # ## Several losses at once
 #
-# The sum of two losses is a loss, and both may have proxies of their own. Data-wise losses also give one value per
+# The sum of two losses is a loss, and both may have proxies of their own. Softmax-type losses also give one value per
 # sample, and take weights: here, classes with fewer images would count for more.
 
 # %%
@@ -149,4 +149,4 @@ for regularizers in ((), (MeanProxyNorm(weight=5.0),)):
 
 # %% [markdown]
 # [The guide on extending](../extending.md) shows a loss, a regulariser and a sampler of your own; [the overview of
-# the losses](../losses/README.md) helps to choose one, and has the formula and a picture of the forces of each.
+# the losses](../losses/README.md) helps to choose one, and has the formula and a image of the forces of each.

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # Train on a folder of your own pictures, and search it
+# # Train on a folder of your own images, and search it
 #
 # This tutorial trains an embedding on a folder with one sub-folder per class, evaluates it on classes that it was not
-# trained on, and searches the pictures with a query. It runs in a few seconds on a laptop and needs no data: it draws
-# a folder of pictures first. `pip install '.[train,retrieval]'` in a checkout installs what it needs.
+# trained on, and searches the images with a query. It runs in a few seconds on a laptop and needs no data: it draws
+# a folder of images first. `pip install '.[train,retrieval]'` in a checkout installs what it needs.
 
 # %%
 import csv
@@ -21,11 +21,11 @@ proxemic.keep_freed_memory()  # as the commands do: twice as fast on a CPU
 folder = Path(tempfile.mkdtemp())  # everything below is written here; take a folder of yours to keep it
 
 # %% [markdown]
-# ## The pictures
+# ## The images
 #
-# A class is a sub-folder, and its name is the name of the class. Here, a class is a character, and its pictures are
+# A class is a sub-folder, and its name is the name of the class. Here, a class is a character, and its images are
 # that character in twelve typefaces, in colours that say nothing about the class. With photographs of your own, skip
-# this cell and let `photos` be their folder. A few pictures are kept apart, to be the queries.
+# this cell and let `photos` be their folder. A few images are kept apart, to be the queries.
 
 # %%
 photos, queries = folder / "photos", folder / "queries"
@@ -48,7 +48,7 @@ print(len(list(photos.iterdir())), "classes,", len(list(photos.glob("*/*.png")))
 #
 # A *recipe* holds every value that a run depends on: data, network, loss, optimiser, and how the model is evaluated.
 # The recipe `own` trains a small network from scratch; for photographs, `own-pretrained` starts from ImageNet
-# weights. Some values are changed here, so that it takes seconds: smaller pictures, fewer epochs.
+# weights. Some values are changed here, so that it takes seconds: smaller images, fewer epochs.
 #
 # Whole classes are held out. A third of them is for the test (with 20 classes or more there are confidence
 # intervals), and a quarter of the others chooses the epoch. This is what an embedding is for: it has to tell apart
@@ -74,9 +74,9 @@ with (result.path / "history.csv").open() as history:
 # The run directory has everything that is needed later: the recipe with all values, the weights, the history of the
 # metrics, a plot of it, and the classes. `proxemic.evaluate` measures the model on the test classes again.
 #
-# - **Recall@1** is the fraction of the pictures whose nearest other picture has the same class.
-# - **MAP@R** also looks at the order of all pictures of the class, and is 1 only if they all come first.
-# - `chance` is what a random ranking of the same pictures would have: compare values with it, and never across
+# - **Recall@1** is the fraction of the images whose nearest other image has the same class.
+# - **MAP@R** also looks at the order of all images of the class, and is 1 only if they all come first.
+# - `chance` is what a random ranking of the same images would have: compare values with it, and never across
 #   numbers of classes. `low` and `high` are a 95% interval of a bootstrap that draws whole classes.
 
 # %%
@@ -86,8 +86,8 @@ print(evaluation.text("table"))
 # %% [markdown]
 # ## Searching
 #
-# A *gallery* keeps the vectors of pictures, with their paths and labels, and finds those that are nearest to a query.
-# It remembers the model that made them and refuses vectors of another one. Nothing has to be trained for pictures of
+# A *gallery* keeps the vectors of images, with their paths and labels, and finds those that are nearest to a query.
+# It remembers the model that made them and refuses vectors of another one. Nothing has to be trained for images of
 # new classes: `gallery.add("more-photos")` embeds them, and they are found at once.
 
 # %%
@@ -116,5 +116,5 @@ Image.open(folder / "found.png")  # Each query with the six nearest pictures, th
 # proxemic search shop query.jpg -k 5 --html found.html
 # ```
 #
-# The [guide on searching](../retrieval.md) goes on with indexes for millions of pictures, filters, PostgreSQL and
-# Milvus.
+# The [guide on searching](../retrieval.md) goes on with filters and with indexes for millions of images, and [another
+# page](../stores.md) with PostgreSQL and Milvus.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Start from a pretrained network, or from vectors of a service
 #
-# Few pictures are enough if the network has seen millions before. This tutorial takes a network that was trained on
+# Few images are enough if the network has seen millions before. This tutorial takes a network that was trained on
 # ImageNet, trains no more than a small layer on top of its features, and measures whether that has helped. Then it
-# does the same with vectors, as any service or model of texts, sounds or pictures returns them. `pip install
+# does the same with vectors, as any service or model of texts, sounds or images returns them. `pip install
 # '.[train,pretrained,retrieval]'` in a checkout installs what it needs, weights included.
 
 # %%
@@ -21,7 +21,7 @@ proxemic.keep_freed_memory()
 folder = Path(tempfile.mkdtemp())
 
 # %% [markdown]
-# ## Pictures
+# ## Images
 #
 # With photographs of your own, skip this cell. It draws a class for each pair of a shape and a colour of its rim, at
 # any place and size, in front of noise.
@@ -54,7 +54,7 @@ for sides in range(3, 8):
 # these features, so that training begins where the backbone is, and not at random.
 #
 # The network is also evaluated before training; if no epoch beats it, the run keeps it. Fine-tuning a good network
-# on few pictures can make it worse, and you want to know.
+# on few images can make it worse, and you want to know.
 
 # %%
 recipe = proxemic.recipes.load(
@@ -96,7 +96,7 @@ print(proxemic.evaluate(folder / "head", resamples=0).text("table"))
 # %% [markdown]
 # ## Searching
 #
-# A gallery takes pictures with the run, or vectors alone; vectors of services that change from month to month do not
+# A gallery takes images with the run, or vectors alone; vectors of services that change from month to month do not
 # fit together, and the gallery refuses vectors of another model.
 
 # %%

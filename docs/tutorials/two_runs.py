@@ -68,10 +68,10 @@ for row in evaluation.class_rows()[:3]:
 # %% [markdown]
 # ## Distances
 #
-# In a good embedding, pictures of one class are nearer to each other than to those of other classes. `auc` is the
+# In a good embedding, images of one class are nearer to each other than to those of other classes. `auc` is the
 # probability that a random pair of one class is nearer than one of two. *Alignment* is the mean squared distance
-# within classes on the unit sphere, *uniformity* says how evenly all pictures cover it (lower is better for both).
-# *Hubs* are pictures that are among the neighbours of very many others, and anti-hubs are never found at all.
+# within classes on the unit sphere, *uniformity* says how evenly all images cover it (lower is better for both).
+# *Hubs* are images that are among the neighbours of very many others, and anti-hubs are never found at all.
 
 # %%
 images = Glyphs(**common["data"]).load().test_images

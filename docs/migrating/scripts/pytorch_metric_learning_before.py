@@ -15,7 +15,7 @@ seen = labels < 5
 train, test = TensorDataset(images[seen], labels[seen]), TensorDataset(images[~seen], labels[~seen])
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
 
-# Training with proxies, and beside them pairs that a miner chooses.
+# Training with proxies, and with pairs that a miner chooses.
 proxy_loss = losses.ProxyAnchorLoss(num_classes=5, embedding_size=16, margin=0.1, alpha=32)
 pair_loss, miner = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5), miners.MultiSimilarityMiner(epsilon=0.1)
 optimizer = torch.optim.Adam(
