@@ -2,6 +2,7 @@
 
     make mutants
     uv run python benchmarks/mutants.py --count 60 --seed 1
+    uv run python benchmarks/mutants.py --first 17 --count 1    # one of them again
 
 A change swaps an operator, moves a number by one, leaves out an argument, a decorator or a statement, or negates a
 condition: what a slip would do. It is made in a copy of the repository. The tests are those that ran the function, by
@@ -18,15 +19,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import coverage
 
 from measure import command
 
 ROOT = Path(__file__).parents[1]
-PAIRS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in"}
-PAIRS |= {ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.And: "or", ast.Or: "and"}
-SWAPS: dict[type[ast.AST], str] = PAIRS | {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
+COMPARISONS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)]
+PAIRS = [*COMPARISONS, (ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)]
+SWAPS: dict[type[ast.AST], Any] = {**dict(PAIRS), **{other: one for one, other in PAIRS}}
+INVISIBLE = {"encoding", "strict"}  # UTF-8 is the default on Linux; zip's strict is an assertion
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Change = tuple[ast.AST, str]
 
@@ -39,12 +42,12 @@ def changes(function: Function) -> Iterator[Change]:
             yield decorator, "(lambda f: f)"
     for node in (item for statement in function.body for item in _walk(statement)):
         match node:
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                yield node, f"{text(left)} {SWAPS[type(op)]} {text(right)}"
+            case ast.Compare(left=left, ops=[op], comparators=others):
+                yield node, f"({text(ast.Compare(left, [SWAPS[type(op)]()], others))})"
             case ast.BinOp(left=left, op=op, right=right) if type(op) in SWAPS:
-                yield node, f"({text(left)} {SWAPS[type(op)]} {text(right)})"
+                yield node, f"({text(ast.BinOp(left, SWAPS[type(op)](), right))})"
             case ast.BoolOp(op=op, values=values):
-                yield node, f"({f' {SWAPS[type(op)]} '.join(f'({text(value)})' for value in values)})"
+                yield node, f"({text(ast.BoolOp(SWAPS[type(op)](), values))})"
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 yield node, f"bool({text(operand)})"
             case ast.Constant(value=bool() as value):
@@ -52,7 +55,7 @@ def changes(function: Function) -> Iterator[Change]:
             case ast.Constant(value=int() | float() as value):
                 yield node, str(value + 1)
             case ast.Call(func=func, args=args, keywords=[*_, ast.keyword(arg=str() as last)] as keywords) if (
-                last != "device"
+                last not in {"device", *INVISIBLE}
             ):
                 yield node, f"{text(func)}({', '.join(map(text, [*args, *keywords[:-1]]))})"
             case ast.IfExp(test=test) | ast.If(test=test, orelse=[_]):
@@ -62,8 +65,8 @@ def changes(function: Function) -> Iterator[Change]:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all below it but formatted strings, whose parts Python 3.11 puts in other places."""
-    if not isinstance(node, ast.JoinedStr):
+    """Yield a node and all below it, but not assertions, nor formatted strings: Python 3.11 misplaces their parts."""
+    if not isinstance(node, ast.JoinedStr | ast.Assert) and getattr(node, "arg", "") not in INVISIBLE:
         yield node
         for child in ast.iter_child_nodes(node):
             yield from _walk(child)
@@ -112,13 +115,14 @@ def tests_of(path: Path, node: ast.AST, function: Function, name: str, data: cov
         about = [file for file in texts if file.stem == f"test_{module}" or re.search(rf"\b{name}\b", texts[file])]
         tests = [str(file.relative_to(ROOT)) for file in about[:10]]
     mirrored = f"test_{path.stem}.py::"
-    return [str(path), *sorted(tests, key=lambda test: mirrored not in test)[:60]]  # its doctests, too
+    # Its doctests, too: last, as pytest then binds the names of its package to modules.
+    return [*sorted(tests, key=lambda test: mirrored not in test)[:60], str(path)]
 
 
 def failing(tree: Path, tests: list[str]) -> str:
     """Return the first test that fails, an empty text if none does."""
     words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     try:
         result = subprocess.run(words, cwd=tree, env=environment, capture_output=True, text=True, timeout=900)
     except subprocess.TimeoutExpired:
@@ -127,20 +131,26 @@ def failing(tree: Path, tests: list[str]) -> str:
     return found[1] if found else "" if result.returncode in (0, 5) else f"pytest ends with {result.returncode}"
 
 
-def main(*, count: int = 60, seed: int = 1, data: str = ".cache/coverage/data") -> None:
-    """Change as many functions, drawn by their lines, and print what becomes of each change."""
+def _write(path: Path, source: str) -> None:
+    path.write_text(source, encoding="utf-8")
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):  # which may have the same time and size
+        compiled.unlink()
+
+
+def main(*, count: int = 60, first: int = 0, seed: int = 1, data: str = ".cache/coverage/data") -> None:
+    """Change as many functions, drawn by their lines, and print what becomes of each change, from a number on."""
     contexts = coverage.CoverageData(str(ROOT / data))
     contexts.read()
-    tree = ROOT / ".cache" / "mutants"
+    tree = ROOT / ".cache" / "mutants" / str(first)
     shutil.rmtree(tree, ignore_errors=True)
     for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
-    rng = random.Random(seed)
     found = [*functions()]
     weights = [(function.end_lineno or 0) - function.body[0].lineno + 1 for _, function, _ in found]
     survivors = []
-    for number in range(count):
+    for number in range(first, first + count):
+        rng = random.Random(f"{seed} {number}")
         path, function, name = rng.choices(found, weights)[0]
         source = (ROOT / path).read_text(encoding="utf-8")
         choices = [*changes(function)]
@@ -149,10 +159,10 @@ def main(*, count: int = 60, seed: int = 1, data: str = ".cache/coverage/data") 
         before = " ".join((ast.get_source_segment(source, node) or "").split())
         what = f"{number}. {path}:{vars(node)['lineno']} {function.name}: {before}  →  {text}"
         tests = tests_of(path, node, function, name, contexts)
-        (tree / path).write_text(changed(source, node, text), encoding="utf-8")
+        _write(tree / path, changed(source, node, text))
         killer = failing(tree, tests)
-        (tree / path).write_text(source, encoding="utf-8")
-        if "::" in killer and failing(tree, [killer]):
+        _write(tree / path, source)
+        if "::" in killer and failing(tree, [killer, str(path)]):
             killer = f"{killer}, which fails without the change, too"
         print(f"{what}\n   {killer or f'SURVIVES {len(tests)} tests'}", flush=True)
         survivors += [] if killer else [what]

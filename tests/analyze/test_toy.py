@@ -2,20 +2,15 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 from command_line import Here, assert_refused, csv_rows, warm_proxemic
 from comparisons import interval
-from proxemic.analysis.toy import Scene
-from proxemic.analyze._toy import _means, _projection
+from proxemic.analyze import toy
 from proxemic.studies.finished import FinishedRun
-from proxemic.studies.groups import repetitions
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +83,29 @@ def test_refused(run: Path, runs: list[Path], tmp_path: Path, here: Here) -> Non
     assert_refused(here("analyze", "toy", run, "--diagram"), ["kept no snapshots", "proxemic.training.Snapshots"])
 
 
-def test_seeds_have_means_and_pairs() -> None:
-    runs: Any = [
-        SimpleNamespace(path=Path(f"{name}/{seed}"), name=name, setting=name, seed=seed)
-        for name in ("plain", "warped")
-        for seed in (0, 1)
+def test_seeds_have_means_and_pairs(softmax: list[Path], mean_proxy: list[Path], tmp_path: Path) -> None:
+    runs = [*softmax, *mean_proxy]
+    found = toy(runs, animation=False, out=tmp_path / "toy").figures
+    plain, other = ([found.separations[run]["ratio"] for run in group] for group in (softmax, mean_proxy))
+    pairs = {"softmax: mean": plain, "softmax-mean-proxy: mean": other}
+    pairs["softmax-mean-proxy less softmax, paired"] = [
+        after - before for before, after in zip(plain, other, strict=True)
     ]
-    ratios = dict(zip((run.path for run in runs), (3.0, 5.0, 4.0, 8.0), strict=True))
-    separations = {path: {"ratio": ratio} for path, ratio in ratios.items()}
-    means = _means(repetitions(runs), separations)
-    pairs = {"plain: mean": (3, 5), "warped: mean": (4, 8), "warped less plain, paired": (1, 3)}
-    for (title, pair), (name, row) in zip(pairs.items(), means.items(), strict=True):
+    assert len(found.means) == 3
+    for (title, pair), (name, row) in zip(pairs.items(), found.means.items(), strict=True):
         assert name.startswith(title)
         assert (row["ratio"].mean, row["ratio"].half_width) == pytest.approx(interval(*pair))
-    assert _means(repetitions(runs[::2]), separations) == {}, "one seed alone has no mean"
+    alone = toy(runs[::2], animation=False, out=tmp_path / "toy").figures
+    assert alone.means == {}, "one seed alone has no mean"
 
 
-def test_one_dimension_is_drawn_as_a_line() -> None:
-    scene = Scene(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]), torch.tensor([[[1.0]], [[3.0]]]))
-    flatten, note = _projection(scene)
-    assert note == "1 dimension, drawn as a line."
-    flat = flatten(scene)
-    assert flat.embeddings.tolist() == [[1.0, 0.0], [3.0, 0.0]]
-    assert flat.proxies is not None
-    assert flat.proxies.tolist() == [[[1.0, 0.0]], [[3.0, 0.0]]]
+def test_one_dimension_is_drawn_as_a_line(tiny: Path, tmp_path: Path, here: Here) -> None:
+    flags = ["--training.epochs", "1", "--model.embedding_size", "1", "--model.normalize", "false"]
+    assert here("train", "--recipe", tiny, "--out", tmp_path / "run", *flags).returncode == 0
+    result = here("analyze", "toy", tmp_path / "run", "--no-animation", "--out", tmp_path / "toy")
+    assert "1 dimension, drawn as a line." in result.stdout
+    rows = csv_rows(tmp_path / "toy.csv")
+    run = FinishedRun(tmp_path / "run")
+    signs = run.embed(run.train).flatten().sign().tolist()  # of length 1, as the loss compares cosines
+    assert [float(row["x"]) for row in rows if row["kind"] == "image"] == signs
+    assert {(row["y"], row["z"]) for row in rows} == {("0.0", "")}

@@ -2,12 +2,12 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+
+import yaml
 
 from command_line import Here, assert_refused, cells, csv_rows
 from comparisons import interval
-from proxemic.analyze._trajectories import _alpha
+from proxemic.analyze import trajectories
 from proxemic.studies.finished import Run
 
 
@@ -84,13 +84,17 @@ def test_refused(run: Path, warp: list[Path], tmp_path: Path, here: Here) -> Non
     assert_refused(here("analyze", "trajectories", tmp_path / "new"), ["has no epoch yet"])
 
 
-def test_only_a_warp_has_an_alpha() -> None:
+def test_only_a_warp_has_an_alpha(warp: list[Path], tmp_path: Path) -> None:
     def alpha(**content: object) -> float | None:
-        run: Any = SimpleNamespace(content=content)
-        return _alpha(run)
+        run = tmp_path / f"run-{len([*tmp_path.iterdir()])}"
+        shutil.copytree(warp[0], run)
+        recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+        (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | content))
+        [line] = trajectories([run], out=tmp_path / "dtp").figures.values()
+        return line.expected
 
-    warp = {"class_path": "proxemic.losses.WarpedSoftmaxLoss", "init_args": {"alpha": 2.5}}
     anchor = {"class_path": "proxemic.losses.ProxyAnchorLoss", "init_args": {"alpha": 32}}
-    assert alpha(loss=warp) == 2.5
+    assert alpha() == 2.5
     assert alpha(loss=anchor) is None
-    assert alpha(loss=anchor, second_phase={"loss": warp}) == 2.5
+    assert alpha(second_phase={"epochs": 1, "loss": {"alpha": 3.5}}) == 3.5
+    assert alpha(second_phase={"epochs": 1, "loss": anchor}) is None

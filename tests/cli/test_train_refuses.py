@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import warm
-from command_line import Here, assert_refused, proxemic, warm_proxemic, warm_start
+from command_line import Here, assert_refused, warm_proxemic, warm_start
 from images import write_folder, write_recipe
 from proxemic.errors import UserError
 from proxemic.locks import exclusive_lock
@@ -40,13 +40,6 @@ FLAGS = {
     "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),
     "no validation classes": (["--recipe", "glyphs-small", "--data.validation_fraction", "0"], ["select_on last"]),
 }  # fmt: skip
-
-
-@pytest.mark.slow
-def test_what_imports_print_does_not_come_before_the_sentence(tmp_path: Path) -> None:
-    flags, words = FLAGS["K = 0"]
-    assert_refused(proxemic("train", *flags, cwd=tmp_path), words)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("case", FLAGS)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxemic.data import ArrayPixels, EmbeddingDataset, ImageSet, Preprocessing
-from proxemic.data.corruptions import CORRUPTIONS, KINDS, SEVERITIES, CorruptedPixels, Corruption, _disk
+from proxemic.data.corruptions import CORRUPTIONS, KINDS, SEVERITIES, CorruptedPixels, Corruption
 
 GREY = Preprocessing(size=24, resize=30, channels=1, mean=(0.4,), std=(0.3,))
 HUE = "hue-and-saturation"
@@ -151,13 +151,17 @@ def test_hue_and_saturation_change_as_in_the_colour_cone(severity: int) -> None:
     assert all(map(any, zip(*which, strict=True)))  # every way occurs
 
 
-@pytest.mark.parametrize("radius", [0.3, 0.9, 2.5, 10.0])
-def test_the_disk_is_a_mean_over_bilinear_weights(radius: float) -> None:
-    disk = _disk(radius).double()
-    assert float(disk.sum()) == pytest.approx(1, abs=1e-5)
+@pytest.mark.parametrize(("severity", "side"), [(1, 23), (1, 67), (1, 187), (5, 223)])
+def test_the_blur_of_a_point_is_a_disk_by_bilinear_weights(severity: int, side: int) -> None:
+    radius = level("defocus-blur", severity) / 224 * side
+    reach, middle = math.ceil(radius), side // 2
+    point = torch.zeros(1, side, side)
+    point[0, middle, middle] = 1
+    blurred = Corruption("defocus-blur", severity)(point, 0)[0].double()
+    disk = blurred[middle - reach : middle + reach + 1, middle - reach : middle + reach + 1]
+    assert float(disk.sum()) == pytest.approx(float(blurred.sum())) == pytest.approx(1, abs=1e-5)
     assert torch.allclose(disk, disk.T)
     assert torch.allclose(disk, disk.flip(0))
-    reach = len(disk) // 2
     # A sunflower's seeds cover a disk evenly.
     seeds = torch.arange(200_000, dtype=torch.float64)
     away, angle = radius * ((seeds + 0.5) / len(seeds)).sqrt(), math.pi * (3 - math.sqrt(5)) * seeds

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from proxemic.losses import ArcFaceLoss, EuclideanSoftmaxLoss, ProxyLoss, SoftTripleLoss
-from proxemic.losses.clusters import _lloyd, k_means
+from proxemic.losses.clusters import k_means
 
 
 def some_points(count: int, dim: int, seed: int) -> Tensor:
@@ -33,12 +33,6 @@ def test_it_finds_the_best_of_all_partitions(spherical: bool) -> None:
     means = means / means.norm(dim=1, keepdim=True) if spherical else means
     found = k_means(points, 2, spherical=spherical)
     assert sorted(map(tuple, found.tolist())) == [pytest.approx(mean) for mean in sorted(map(tuple, means.tolist()))]
-
-
-def test_a_cluster_that_lost_its_points_gets_another() -> None:
-    points = torch.tensor([[0.0], [1.0], [10.0]], dtype=torch.float64)
-    begun = torch.tensor([[0.0], [1.0], [500.0]], dtype=torch.float64)
-    assert sorted(_lloyd(points, begun, spherical=False).flatten().tolist()) == [0.0, 1.0, 10.0]
 
 
 def test_no_more_different_points_than_clusters_are_the_centers() -> None:

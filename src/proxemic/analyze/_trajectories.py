@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from proxemic.analysis.trajectories import Trajectory, plot_trajectories
 from proxemic.analyze.results import Analysis, PathLike, Stem, file_stem
 from proxemic.errors import UserError
 from proxemic.plots import write_figure
+from proxemic.recipes.flags import merge
 from proxemic.studies.finished import Run, named_runs
 from proxemic.studies.groups import repetitions
 from proxemic.studies.statistics import format_estimate, t_interval
@@ -100,12 +100,12 @@ def _points(runs: Sequence[Run], measure: str) -> list[list[dict[str, float]]]:
 
 
 def _alpha(run: Run) -> float | None:
-    """Return the final alpha of the warp, or None without a warp."""
-    for phase in (run.content.get("second_phase") or {}, run.content):
-        loss: Any = phase.get("loss") or {}
-        if loss.get("init_args", {}).get("alpha") is not None and "Warped" in loss.get("class_path", ""):
-            return float(loss["init_args"]["alpha"])
-    return None
+    """Return the alpha of the warp in the last phase, or None without a warp."""
+    second = run.content["second_phase"] or {}
+    loss = merge(run.content["loss"], second.get("loss", {}))  # a second phase holds changes alone
+    if not isinstance(loss, Mapping) or "Warped" not in loss["class_path"]:
+        return None
+    return loss.get("init_args", {}).get("alpha")
 
 
 def _row(name: str, runs: Sequence[Run], line: Trajectory, measure: str) -> list[str]:

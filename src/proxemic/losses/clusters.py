@@ -47,16 +47,13 @@ def _lloyd(
     """Move the centres until the nearest centre of every point stays the same."""
     nearest: Int64[Tensor, " points"] | None = None
     for _ in range(_MOST_STEPS):
-        squared = _squared(points, centers)
-        before, nearest = nearest, squared.argmin(1)
+        before, nearest = nearest, _squared(points, centers).argmin(1)
         if before is not None and torch.equal(before, nearest):
             break
         counts = nearest.bincount(minlength=len(centers))
         sums = torch.zeros_like(centers).index_add_(0, nearest, points)
-        means = normalize(sums, dim=1) if spherical else sums / counts.clamp(min=1)[:, None]
-        # A cluster that has lost all points takes the point that is farthest from its centre.
-        means[counts == 0] = points[squared.amin(1).topk(len(centers)).indices[: int((counts == 0).sum())]]
-        centers = means
+        means = normalize(sums, dim=1) if spherical else sums / counts[:, None]
+        centers = torch.where(counts[:, None] > 0, means, centers)  # a cluster may have lost all points
     return centers
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from proxemic.locks import exclusive_lock
 from proxemic.recipes.flags import as_flags
 from proxemic.studies.comparison.directory import Comparison
 from proxemic.studies.comparison.run import compare, finish_comparison, plan_comparison
-from proxemic.studies.jobs import Job, Workers
+from proxemic.studies.jobs import Job, Workers, run_job
 
 OVERRIDES = {"training.epochs": 1, "evaluation.untrained": False, "training.loggers": []}
 FLAGS = as_flags(OVERRIDES)
@@ -59,21 +60,23 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     try:
         lines: list[str] = []
         again = compare(recipes, seeds=(0, 1), out=out, overrides=OVERRIDES, report=lines.append)
-        whole = tmp_path / "whole"
-        compare(recipes, seeds=(0, 1), out=whole, overrides=OVERRIDES, report=str)
         assert torch.get_num_threads() == 3
+        whole = {cell: replace(cell.job, out=tmp_path / cell.path.relative_to(out)) for cell in again.cells()}
+        for job in whole.values():
+            run_job(job, report=str)
     finally:
         torch.set_num_threads(threads)
     environments = [json.loads((cell.path / "environment.json").read_text()) for cell in again.cells()]
     assert [environment["threads"] for environment in environments] == [1] * 4
-    for cell in again.cells():
-        other = whole / cell.path.relative_to(out)
-        assert (cell.path / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    found = values(out)
+    for cell, job in whole.items():
+        assert (cell.path / "model.safetensors").read_bytes() == (job.out / "model.safetensors").read_bytes()
+        for metric, value in json.loads((job.out / "metrics.json").read_text())["test"].items():
+            assert float(found[cell.entry.title, str(cell.seed), "test", metric, "1"]) == value
     assert lines[0].endswith(f"2 recipes × 2 seeds, 4 cells, {len(finished)} finished before")
     assert re.match(r"\[1/\d\] (first|second)\.yaml, seed \d: recall@1 \d+\.\d\d, epoch 1, ", lines[1])
     assert {cell: (cell.path / "metrics.json").stat().st_mtime_ns for cell in finished} == kept
-    assert values(out) == values(whole)
-    assert len({value for key, value in values(out).items() if key[2:4] == ("test", "map@r")}) == 4
+    assert len({value for key, value in found.items() if key[2:4] == ("test", "map@r")}) == 4
     for name in ("points.png", "points.svg", "curves.png", "summary.csv", "differences.csv", "comparison.json"):
         assert (out / name).stat().st_size > 0
     assert "not finished" not in (out / "table.md").read_text()

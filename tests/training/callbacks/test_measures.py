@@ -1,7 +1,6 @@
 """Measures before the first epoch and after each are the same in interrupted and other runs."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from proxemic.analysis.gap import gap_bounds, softmax_form, squared_gaps
 from proxemic.metrics.proxies import average_distance_to_proxy
 from proxemic.studies.finished import FinishedRun, Run
 from proxemic.training import ProxyGap
-from proxemic.training.callbacks.measures import _mean_gap
 
 MEASURED = """\
 extends: {tiny}
@@ -125,11 +123,6 @@ def test_a_training_that_diverges_is_marked_until_it_goes_on(recipe: Path, here:
     assert here("train", "--resume", out).returncode == 0
     assert Run(out).state == "finished"
     assert not (out / "diverged.txt").exists()
-
-
-def test_a_gap_that_cannot_be_computed_is_nan() -> None:
-    assert math.isnan(_mean_gap(torch.zeros(3, 4), 1.0))
-    assert _mean_gap(torch.eye(3), 1.0) > 0
 
 
 def test_a_loss_without_proxies_has_snapshots_of_embeddings_alone(recipe: Path, here: Here, tmp_path: Path) -> None:

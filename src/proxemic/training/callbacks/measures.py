@@ -1,6 +1,5 @@
 """Values measured during training, as columns of ``history.csv``, and snapshots of embeddings for plots."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
@@ -85,8 +84,8 @@ class ProxyGap(EpochMeasure):
         proxies, scale = softmax_form(task.loss)
         bounds = gap_bounds(proxies)
         return {
-            "gap": _mean_gap(proxies, 1.0),
-            "gap_at_scale": _mean_gap(proxies, scale),
+            "gap": float(squared_gaps(proxies).mean()),
+            "gap_at_scale": float(squared_gaps(proxies, scale=scale).mean()),
             "gap_lower": bounds.lower,
             "gap_upper": bounds.upper,
             "mean_proxy_norm": bounds.mean_proxy_norm,
@@ -149,13 +148,6 @@ class Snapshots(Callback):
             content["proxies"] = proxies
         with write_atomically(training.run.path / "snapshots" / f"epoch-{epoch:04d}.safetensors") as temporary:
             temporary.write_bytes(safetensors.torch.save(content))
-
-
-def _mean_gap(proxies: Float[Tensor, "classes dim"], scale: float) -> float:
-    try:
-        return float(squared_gaps(proxies, scale=scale).mean())
-    except ValueError:  # if proxies have collapsed, which does not end a training
-        return math.nan
 
 
 def as_compared(
