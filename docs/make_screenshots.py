@@ -41,7 +41,7 @@ def main(run: Path) -> None:
         write_pictures(Path("mixed"), Path("queries"), every=37)
         for gallery, pictures in (("shop", "photos"), ("letters", "mixed")):
             run_command("gallery", "create", gallery, pictures, "--model", "runs/first")
-        run_command("report", "runs/first", "--out", "report.html")
+        run_command("report", "runs/first", "--map", "tsne", "--out", "report.html")
         queries = [str(path) for path in sorted(Path("queries").iterdir())]
         run_command("search", "shop", *queries[2:15:5], "-k", "5", "--html", "found.html")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

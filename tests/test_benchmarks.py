@@ -118,6 +118,14 @@ def test_tables_have_their_rows(command: str) -> None:
         assert min(figures) >= 0
 
 
+def test_the_first_step_is_timed_beside_importing_torch() -> None:
+    rows = {name: float(seconds) for name, seconds in table("starting.py", "--smoke")}
+    assert list(rows)[2:] == ["--help", "recipes list", "first step - import"]
+    torch_alone, first_step = list(rows.values())[:2]
+    assert min(torch_alone, rows["--help"], rows["recipes list"]) > 0
+    assert rows["first step - import"] == pytest.approx(first_step - torch_alone, abs=0.02)
+
+
 def test_memory_of_the_metrics_is_counted() -> None:
     lines = run("metrics.py", "--smoke", "--memory").splitlines()
     names = ["k=100", "k=300", "k=100 with MAP and MRR"]

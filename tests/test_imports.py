@@ -132,3 +132,45 @@ def test_a_second_search_lists_the_folder_once_and_imports_nothing_heavy(tmp_pat
     for query in (known, new):
         said = run(SEARCH, "search", tmp_path / source, query, "--model", model)
         assert ("ONNX Runtime" in said) == (query == new)
+
+
+TRAINING = """
+import sys
+
+from proxemic.cli import main
+from proxemic.training import Callback
+
+HEAVY = {"lightning", "pandas", "scipy", "sklearn", "transformers"}
+
+
+def imports_none(names):
+    assert not names & {*sys.modules}, names & {*sys.modules}
+
+
+class Watch(Callback):
+    def on_step_end(self, training, loss):
+        imports_none(HEAVY | {"matplotlib"})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+    # The curves of a run are drawn by matplotlib.
+    imports_none(HEAVY if sys.argv[1] == "train" else HEAVY | {"matplotlib"})
+    print("Imported no more.")
+"""
+
+
+@pytest.mark.slow
+def test_training_evaluation_and_report_import_no_more_than_they_need(tmp_path: Path) -> None:
+    (tmp_path / "watching.py").write_text(TRAINING)
+    classes = [f"--data.{part}_classes=24" for part in ("train", "test")]
+    callbacks = "--training.callbacks=[{class_path: watching.Watch}]"
+    for asked in (
+        ["train", "--recipe", "glyphs-small", "--out", "run", "--training.epochs", "1", callbacks, *classes],
+        ["evaluate", "run"],
+        ["report", "run"],
+    ):
+        done = subprocess.run([sys.executable, "watching.py", *asked], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith("Imported no more.\n"), done.stdout + done.stderr
+        assert "was not written" not in done.stdout

@@ -297,3 +297,45 @@ def test_arrays_are_what_torch_makes_to_the_bit(kind: str) -> None:
         expected = (pixels.float() if preprocessing.white == 255 else pixels.float() / 255).sub(mean).div(std)
         np.testing.assert_array_equal(preprocessing.arrays()(image), expected.numpy())
         assert torch.equal(preprocessing.evaluation()(image), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "augmentation",
+    [
+        Augmentation(degrees=5, translate=0.06, scale=(0.9, 1.1), shear=5),
+        Augmentation(degrees=180),
+        Augmentation(translate=0.5),
+        Augmentation(scale=(0.3, 2.0), shear=60),
+    ],
+)
+def test_an_affine_map_is_torchvisions_pixel_by_pixel(augmentation: Augmentation, channels: Any) -> None:
+    preprocessing = Preprocessing(40, None, channels, (0.0,) * channels, (1.0,) * channels, white=255)
+    degrees, shift = (-augmentation.degrees, augmentation.degrees), (augmentation.translate,) * 2
+    bilinear = v2.InterpolationMode.BILINEAR
+    theirs = v2.RandomAffine(
+        degrees, shift if any(shift) else None, augmentation.scale, augmentation.shear or None, interpolation=bilinear
+    )
+    image = noise_image((40, 40)).convert("L" if channels == 1 else "RGB")
+    ours = augmentation.training(preprocessing)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        found, left = ours(image), torch.get_rng_state()
+        torch.manual_seed(seed)
+        expected = np.atleast_3d(np.asarray(theirs(image), np.float32)).transpose(2, 0, 1)
+        np.testing.assert_array_equal(found.numpy(), expected)
+        assert torch.equal(left, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("side", [24, 200])
+@pytest.mark.parametrize("order", ["rgb", "bgr"])
+@pytest.mark.parametrize(
+    "augmentation", [Augmentation(), Augmentation(degrees=9, noise=0.1), Augmentation(noise=0.1, erase=0.9)]
+)
+def test_a_batch_holds_the_tensors_of_its_images(augmentation: Augmentation, order: Any, side: int) -> None:
+    transform = augmentation.training(Preprocessing(side, None, channel_order=order))
+    images = [noise_image((side, side)), noise_image((50, 40)), noise_image((30, 60))]
+    torch.manual_seed(0)
+    expected = [transform(image) for image in images]
+    torch.manual_seed(0)
+    assert all(torch.equal(*pair) for pair in zip(transform.batch(images), expected, strict=True))

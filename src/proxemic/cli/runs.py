@@ -240,7 +240,7 @@ def report(
     model: Path | None = None,
     data_root: str | None = None,
     new_images: Literal["leave", "join"] = "leave",
-    map: Literal["pca", "tsne", "umap"] | None = None,
+    map: Literal["pca", "tsne", "umap"] = "pca",
 ) -> None:
     """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
 
@@ -257,8 +257,8 @@ def report(
         model (RUN|FILE): The gallery's model, if it has moved.
         data_root (SOURCE): Show these labelled pictures, a folder or a table, instead of the run's test pictures.
         new_images: Leave out pictures that came after the run began, or let them join the split of their class.
-        map: The projection of the map of pictures; umap needs the extra umap (default: tsne above two dozen classes,
-            else pca).
+        map: The projection of the map of pictures: principal components, or tsne or umap, which keep neighbours
+            together but take seconds; umap needs the extra umap.
     """
     first, *others = targets
     shown = without_password(first)

@@ -1,7 +1,7 @@
 """The torch dataset that turns an image set into tensors."""
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from PIL import Image
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from proxemic.data.images import ImageSet
+from proxemic.data.transforms import Steps
 from proxemic.data.vectors import VectorAugmentation, Vectors
 
 Key = int | tuple[int, int]
@@ -66,11 +67,20 @@ class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
             seeds = [key[1] for key in keys if isinstance(key, tuple)]
             batch = self._vary(indices, seeds) if self._vary and seeds else self.images.pixels.fetch(indices)
             return [*zip(batch, labels, strict=True)]
-        tensors: list[Tensor] = []
         # devices=[]: a worker must not wake the GPU, and transforms of PIL images draw on the CPU alone.
         with torch.random.fork_rng(devices=[], enabled=any(isinstance(key, tuple) for key in keys)):
-            for key, index in zip(keys, indices, strict=True):
-                if isinstance(key, tuple):
-                    torch.default_generator.manual_seed(key[1])
-                tensors.append(self.transform(self.images.pictures.load(index, self.side, self.bits)))
+            images = self._seed_and_load(keys)
+            transform = self.transform
+            tensors = transform.batch(images) if isinstance(transform, Steps) else [*map(transform, images)]
         return [*zip(tensors, labels, strict=True)]
+
+    def _seed_and_load(self, keys: Sequence[Key]) -> Iterator[Image.Image]:
+        """Set the seed of each image just before it is transformed."""
+        pictures = self.images.pictures
+        for key in keys:
+            if isinstance(key, tuple):
+                index, seed = key
+                torch.default_generator.manual_seed(seed)
+            else:
+                index = key
+            yield pictures.load(index, self.side, self.bits)

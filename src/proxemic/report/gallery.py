@@ -41,7 +41,7 @@ def write_gallery_report(
     *,
     out: str | Path,
     model: str | os.PathLike[str] | None = None,
-    projection: Projection | None = None,
+    projection: Projection = "pca",
     report: Callable[[str], object] | None = None,
 ) -> Path:
     """Write a page about a gallery: one file that opens without a network.

@@ -30,21 +30,17 @@ _TOLD_APART = _CLASSES * len(_SHAPES)
 _FOUND = "!wanted || indexof(lower(datum['class']), lower(wanted)) >= 0"
 
 
-def check_projection(method: str | None) -> None:
+def check_projection(method: str) -> None:
     """Raise `ValueError` if the method is unknown, `ModuleNotFoundError` if its package is not installed."""
-    if method is not None and method not in get_args(Projection):
+    if method not in get_args(Projection):
         raise ValueError(f"projection is {method!r}, but must be one of {', '.join(get_args(Projection))}")
     if method == "umap":
         with optional_dependency("umap"):
             import umap  # noqa: F401
 
 
-def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int = 0) -> Section | None:
-    """Draw rows in two dimensions, in grey if they have more than two dozen classes.
-
-    Without a method, rows of so many classes are drawn by t-SNE, because two principal components keep little of them,
-    and others by principal components. Raises as `check_projection`.
-    """
+def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
+    """Draw rows in two dimensions, in grey if they have more than two dozen classes; raise as `check_projection`."""
     check_projection(method)
     count = len(judged.embeddings)
     if count < 4:
@@ -54,7 +50,7 @@ def pictured_map(judged: Judged, *, method: Projection | None = None, seed: int 
         rows = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:MOST].sort().values
     has_classes = judged.images.num_classes > 0
     many = len(judged.images.labels[rows].unique()) > _TOLD_APART
-    places, note, axes = _places(judged, rows, method or ("tsne" if many else "pca"))
+    places, note, axes = _places(judged, rows, method)
     spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=has_classes, grey=many)
     said = f"A map of {len(rows):,} pictures" + (f", drawn at random from {count:,}" if count > len(rows) else "")
     said += ". Pictures that are near look alike to the network. Hover over a point, or touch it, to see its picture."
@@ -74,7 +70,8 @@ def _places(
         places[:, : len(found.shares)] = found.project(embeddings)
         shares = [f"{percent(float(share))} %" for share in (*found.shares, 0.0)][:2]
         kept = f"{percent(float(found.shares.sum()))} %"
-        note = f"The first two principal components of {embeddings.shape[1]} dimensions keep {kept} of the variance."
+        note = f"The first two principal components of {embeddings.shape[1]} dimensions keep {kept} of the variance. "
+        note += "With --map tsne, proxemic report keeps neighbours together instead, which takes some seconds."
         return places, note, (f"first component, {shares[0]}", f"second component, {shares[1]}")
     name, draw = {"tsne": ("t-SNE", t_sne), "umap": ("UMAP", umap)}[method]
     return draw(embeddings), f"{name} keeps neighbours; its distances and axes mean nothing.", None

@@ -31,7 +31,7 @@ def write_report(
     *others: str | Path,
     out: str | Path,
     root: str | Path | None = None,
-    projection: Projection | None = None,
+    projection: Projection = "pca",
     embedded: Mapping[str, Float[Tensor, "images width"]] = MappingProxyType({}),
     new_images: NewImages = "leave",
     report: Callable[[str], object] | None = None,
@@ -45,8 +45,7 @@ def write_report(
         out: The page, ``.html``.
         root: Show other labelled pictures instead, a folder or a table, as `proxemic.evaluate` takes them by
             ``data.root``.
-        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``;
-            None takes t-SNE above two dozen classes, and principal components otherwise.
+        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
         embedded: The embeddings of the run's test by `proxemic.train`; empty embeds the pictures again.
         new_images: Pictures that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split
             of their class, except those of unknown classes.

@@ -5,17 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import matplotlib
 import torch
 from jaxtyping import Float
-from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from proxemic.data import ImageSet
 from proxemic.data.reading import cut_thin
 from proxemic.files import write_atomically
-from proxemic.plots import save_figure
 from proxemic.runs.evaluate import results_of
 
 _QUERIES = 10
@@ -35,6 +32,10 @@ def draw_curves(
 
     ``start`` is the best value of the metric before training.
     """
+    from matplotlib.figure import Figure  # half a second, which the first step need not wait for
+
+    from proxemic.plots import save_figure
+
     epochs = [row["epoch"] for row in history]
     figure = Figure(figsize=(8, 3.5))
     left, right = figure.subplots(
@@ -78,6 +79,8 @@ def draw_gallery(
     """
     if images.kind == "vectors":
         return
+    import matplotlib
+
     results = results_of(embeddings, images, distance, neighbours)
     order = torch.randperm(len(results.queries), generator=torch.Generator().manual_seed(0))[:_QUERIES]
     queries = results.queries[order].sort().values

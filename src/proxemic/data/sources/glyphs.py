@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -160,9 +161,11 @@ def draw_characters(folder: Path | None) -> tuple[Codes, Rasters, tuple[str, ...
 
 
 def _font_files() -> list[Path]:
+    package = find_spec("matplotlib")  # not imported, as only its fonts are needed
     with optional_dependency("train"):
-        import matplotlib
-    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
+        if package is None:
+            raise ModuleNotFoundError(name="matplotlib")
+    folder = Path(str(package.origin)).parent / "mpl-data" / "fonts" / "ttf"
     files = [folder / f"{face}.ttf" for face in FACES]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
