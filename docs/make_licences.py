@@ -16,13 +16,16 @@ ALWAYS = "always"
 
 HEAD = """# Licences of dependencies
 
-proxemic itself is under the [MIT licence](../LICENSE). Installing it brings the packages below, on one platform or
-another: those of *always* with `pip install .`, the others with the extras that are named. The licences are
-those that the packages declare; `docs/make_licences.py` writes this page from `uv.lock`.
+proxemic itself is under the [MIT licence](../LICENSE). The table lists the packages that an installation may bring, on
+one platform or another. Packages with *always* come with `pip install .`, the others with the named extras. The
+licences are those that the packages declare. `docs/make_licences.py` writes this page from `uv.lock`.
 
-Some want a look before you ship a product: the libraries of NVIDIA are proprietary, come with torch on Linux, and are
-left out by a torch for the CPU; psycopg is under the LGPL; certifi, orjson, shtab and tqdm are wholly or in part under
-the MPL, which asks for changes to their own files to be published.
+Check these before you ship a product:
+
+* the libraries of NVIDIA are proprietary. They come with torch on Linux, but not with torch for CPUs;
+* psycopg is under the LGPL;
+* certifi, orjson, shtab and tqdm are wholly or partly under the MPL, which requires that changes to their own files are
+  published.
 """
 
 # Of metadata that is free text; and of packages that say nothing of it, or are for other machines.

@@ -23,8 +23,8 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A model
 #
-# The classes are characters, and their images twelve typefaces. The recipe holds out 24 of the 64 training classes
-# for validation; the threshold will be learnt from these.
+# The classes are characters, with images in twelve typefaces. The recipe holds out 24 of the 64 training classes for
+# validation; the threshold will be learnt from these.
 
 # %%
 recipe = proxemic.recipes.load(
@@ -42,9 +42,9 @@ print(f"kept epoch {result.metrics['epoch']}, best on validation (0: the network
 # %% [markdown]
 # ## Calibration
 #
-# Each image of a held-out class searches the images of all *other* classes, as one does whose class no gallery
-# has. It is a false accept at a threshold if its nearest image there is within it. The threshold for a rate of 0.1
-# lets at most one in ten of such images pass. `calibrate` keeps the threshold next to the model, and prints the range
+# Every image of the held-out classes is used as a query among the images of the *other* classes, as if its own class
+# were unknown. If the nearest image is within the threshold, that is a false accept. The threshold for a rate of 0.1
+# lets at most one in ten of such queries pass. `calibrate` keeps the threshold next to the model, and prints the range
 # of false accepts in random halves of the classes.
 
 # %%
@@ -52,14 +52,13 @@ calibration = calibrate(run, rate=0.1)
 print(calibration.text())
 
 # %% [markdown]
-# *False accepts* are what the threshold costs, *true accepts* what it allows: images whose nearest other image
-# belongs to their own class and lies within it. A rate that is a hundred times smaller takes a hundred times as many
-# held-out images to be measured.
+# *True accepts* are images whose nearest other image has the same class and lies within the threshold. To measure a
+# rate that is a hundred times smaller, you need a hundred times as many held-out images.
 #
 # ## Recognition
 #
-# The test classes are new to the model. Images of 30 of them, in nine typefaces, form a gallery; the other three
-# typefaces are queries that it should know. The other 30 classes are queries that it should not know.
+# The test classes are new to the model. Images of 30 of them, in nine typefaces, form a gallery. The other three
+# typefaces are known queries. The other 30 classes are unknown queries.
 
 # %%
 test = Glyphs(train_classes=64, test_classes=60).load().test_images
@@ -80,15 +79,14 @@ print(
 
 # %% [markdown]
 # Compare the fraction of unknown images that pass with the rate that was asked for. The gallery is about as large as
-# the held-out set, as it should be: in a larger one a image has more chances to come near another. But the
-# threshold comes from 24 classes only, and the range above is wide: classes that happen to be more alike than
-# others make it stricter, and fewer known images are named. The known queries come in typefaces that the gallery
-# lacks, so that they lie farther from it than images did from those of their class in the calibration. Hold out as
-# many classes as you can.
+# the held-out set, as it should be: in a larger gallery, an image has more chances to come near another one. But the
+# threshold comes from 24 classes only, and the range above is wide: if these classes are more alike than others, the
+# threshold is stricter, and fewer known images are named. The known queries have typefaces that the gallery lacks, so
+# they lie farther from their class than images did in the calibration. Hold out as many classes as you can.
 #
-# How well a model does this as a whole says the open-set evaluation: half of the test classes are kept out of the
-# gallery. The detection and identification rate (`dir`) is the share of the known queries that are named rightly, at
-# a rate of false alarms.
+# The open-set evaluation measures this for a model: half of the test classes are kept out of the gallery. The detection
+# and identification rate (`dir`) is the fraction of the known queries that are named correctly, at a given false alarm
+# rate.
 
 # %%
 evaluation = proxemic.evaluate(run, open_set=True, resamples=200)
@@ -97,8 +95,8 @@ print(evaluation.text("table"))
 # %% [markdown]
 # ## Wrong labels and duplicates
 #
-# The same vectors find what is wrong with a folder. Three images are moved into folders of other classes, and one
-# is copied, smaller, under another name.
+# The same embeddings also find errors in a folder. Three images are moved into folders of other classes, and one is
+# copied, smaller, under another name.
 
 # %%
 folders = sorted(path for path in (folder / "shop").iterdir())
@@ -117,9 +115,8 @@ for duplicate in cleaning.duplicates:
         print(f"{duplicate.path} repeats {duplicate.of} ({duplicate.kind})")
 
 # %% [markdown]
-# A suspect is nearer to images of another class than to those of its own; read the list from the top, as the model
-# is not always right. `cleaning.write(FOLDER)` writes tables, and a page that shows the images. One of those that
-# were moved:
+# A suspected image is nearer to another class than to its own. Read the list from the top, because the model is not
+# always right. `cleaning.write(FOLDER)` writes tables, and a page that shows the images. One of the moved images:
 
 # %%
 Image.open(folders[10] / "moved.png").resize((160, 160))  # A character that is in the folder of another.

