@@ -2,14 +2,17 @@
 
     python benchmarks/training.py                                  # training; some minutes a network on two cores
     python benchmarks/training.py --evaluation                     # embedding images
+    python benchmarks/training.py --photos FOLDER                  # the recipe own-pretrained on class folders
     python benchmarks/training.py --networks convnet --smoke       # seconds
 
 All loops of a network read the same images (smooth noise as JPEG files, decoded once into proxemic's cache), apply the
 same transforms, and compute the same loss. *Plain* is a loop as in tutorials; *best* has everything that is known to
-help, in float32 and in bfloat16. Each loop has its own process, and the processes take some steps in turn. Figures are
-from the median time of a step; ``--processor-time`` counts processor time, for a machine with other work. ``--side`` is
-the side of the images in pixels, ``--steps`` the number of steps per turn, and ``--workers`` the number of processes
-that load images for each loop.
+help, in float32 and in bfloat16. With ``--photos``, a folder of class folders or a table, both loops have the network
+of the recipe, without pretrained weights, its loss, decoding, augmentation and clipping, and there is no plain loop.
+Each loop has its own process, and the processes take some steps in turn. Figures are from the median time of a step;
+``--processor-time`` counts processor time, for a machine with other work. ``--side`` is the side of the images in
+pixels, ``--steps`` the number of steps per turn, and ``--workers`` the number of processes that load images for each
+loop.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +36,7 @@ from proxemic.models import ConvNet, ModelConfig, build_model
 from proxemic.recipes import load
 from proxemic.runs.embed import embed_images
 from proxemic.training import Recipe
+from proxemic.training.components import build_networks
 
 NETWORKS = {"tf_efficientnet_lite0": 32, "resnet50": 32, "convnet": 128}
 """Networks with their batch sizes."""
@@ -50,6 +54,7 @@ class Setting:
     threads: int
     workers: int
     device: str = "cpu"
+    photos: Path | None = None
 
     def begin(self, *, keep: bool = True) -> None:
         """Set threads and seed of this process, and whether it keeps freed memory as the commands do."""
@@ -61,16 +66,12 @@ class Setting:
     def recipe(self, precision: str = "32-true") -> Recipe:
         """Return the recipe for `proxemic train`."""
         values: dict[str, Any] = {
-            "data.root": str(self.folder / "images"),
+            "data.root": str(self.photos or self.folder / "images"),
             "data.test_fraction": 0,
             "data.validation_fraction": 0,
-            "cache.shorter_side": max(self.side, self.side * 8 // 7 // 8 * 8),  # what the images are resized to
             "cache.folder": str(self.folder / "cache"),
-            "images.size": self.side,
             "batches.size": self.batch,
             "batches.workers": self.workers,
-            "model.backbone": self.network,
-            "loss": "NormalizedSoftmaxLoss",
             "training.epochs": 10_000,
             "training.precision": precision,
             "training.checkpoint_minutes": 1e6,
@@ -78,6 +79,15 @@ class Setting:
             "training.callbacks": [{"class_path": "paced.Paced"}],
             "evaluation.select_on": "last",
             "evaluation.batch_size": self.batch,
+        }
+        if self.photos is not None:
+            untrained = {"model.pretrained": False, "model.head_init": "drawn", "training.start_proxies": "drawn"}
+            return load("own-pretrained", **values, **untrained)
+        values |= {
+            "cache.shorter_side": max(self.side, self.side * 8 // 7 // 8 * 8),  # what the images are resized to
+            "images.size": self.side,
+            "model.backbone": self.network,
+            "loss": "NormalizedSoftmaxLoss",
         }
         return load("own", **values)
 
@@ -131,14 +141,22 @@ def train_loop(setting: Setting, best: bool, half: bool, pace: Pace) -> NoReturn
     """Train in a bare loop: plain, as in tutorials, or with everything that is known to help."""
     setting.begin(keep=best)
     layout = torch.channels_last if best else torch.contiguous_format
-    network, loss = PlainNetwork(setting.network), NormalizedSoftmaxLoss(CLASSES, EMBEDDING)
-    network.to(memory_format=layout)  # type: ignore[call-overload]
-    optimizer = torch.optim.AdamW([*network.parameters(), *loss.parameters()], lr=1e-3, fused=best)
+    network: nn.Module
+    if setting.photos is None:
+        network, loss = PlainNetwork(setting.network), NormalizedSoftmaxLoss(CLASSES, EMBEDDING)
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+    else:
+        recipe = setting.recipe()
+        network, loss = build_networks(recipe, recipe.load())
+    parameters = [*network.parameters(), *loss.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=best)
     for images, labels in forever(setting.loader(training=True)):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             embeddings = network(images.contiguous(memory_format=layout))
         loss(embeddings.float(), labels).backward()
+        if setting.photos is not None:
+            nn.utils.clip_grad_norm_(parameters, 10.0)
         optimizer.step()
         pace.step()
     raise AssertionError
@@ -176,10 +194,32 @@ TABLES: dict[str, tuple[Callable[..., NoReturn], Callable[..., NoReturn], tuple[
 """Our loop and the bare loop; the faster precision, its column, and its name in ratios."""
 
 
+def compare_photos(
+    photos: Path, batch: int, steps: int, rounds: int, threads: int, workers: int, *, processor_time: bool
+) -> None:
+    """Print images per second of the recipe own-pretrained, and of the best loop with the same network and images."""
+    with TemporaryDirectory() as folder:
+        setting = Setting("own-pretrained", Path(folder), 0, batch, threads, workers, photos=photos.absolute())
+        count = len(setting.recipe().load().train)  # decodes them for all loops
+        loops = {
+            "ours": partial(train_ours, setting, "32-true"),
+            "ours, auto": partial(train_ours, setting, "auto"),
+            "best": partial(train_loop, setting, True, False),
+            "best, bfloat16": partial(train_loop, setting, True, True),
+        }
+        seconds = alternate(loops, steps, rounds, processor_time=processor_time)
+    rates = {name: batch / taken for name, taken in seconds.items()}
+    print(f"torch {torch.__version__}, {threads} threads, images a second")
+    print_header(f"{count:,} photographs", *rates, "ours / best", "auto / best")
+    ratios = rates["ours"] / rates["best"], rates["ours, auto"] / max(rates["best"], rates["best, bfloat16"])
+    print_row(setting.network, *(f"{rate:.3g}" for rate in rates.values()), *(f"{ratio:.2f}" for ratio in ratios))
+
+
 def main(
     *,
     networks: Sequence[str] = tuple(NETWORKS),
     evaluation: bool = False,
+    photos: Path | None = None,
     side: int = 128,
     batch: int | None = None,
     steps: int = 4,
@@ -191,6 +231,10 @@ def main(
 ) -> None:
     """Print images per second for each network, which may be any of timm."""
     side, steps, rounds = (32, 1, 1) if smoke else (side, steps, rounds)
+    if photos is not None:
+        size = batch or (8 if smoke else 64)
+        compare_photos(photos, size, steps, rounds, threads, workers, processor_time=processor_time)
+        return
     table = "embedding" if evaluation else "training"
     ours, bare, (precision, column), name = TABLES[table]
     print(f"torch {torch.__version__}, {threads} threads, {side} pixels, images a second")

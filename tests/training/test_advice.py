@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from proxemic.recipes.reader import load
-from proxemic.training.advice import advice, curve_advice
+from proxemic.training.advice import advice, curve_advice, epoch_line
+from proxemic.training.record import Record
 
 LITE = {"model.backbone": "tf_efficientnet_lite0", "model.pretrained": True}
 
@@ -125,3 +126,12 @@ def test_phases_that_end_by_themselves_need_no_advice_about_their_length() -> No
     ):
         assert curve_advice(recipe, RISING, "epoch", 0.5) is None
         assert curve_advice(recipe, FALLING, "untrained", 0.5) is not None
+
+
+def test_an_epoch_says_how_long_the_others_take() -> None:
+    recipe = load("glyphs-small")
+    first, last = (
+        epoch_line(recipe, Record(), {"epoch": epoch, "loss": 1.5}, 8, rate=750.0, seconds=20.0) for epoch in (1, 8)
+    )
+    assert first.endswith("750 images/s, 02:20 left")
+    assert last.endswith("750 images/s")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
+from tqdm import tqdm
+
 from proxemic.addresses import TRANSFORMERS
 from proxemic.data import Splits
 from proxemic.models import EmbeddingModel, ModelConfig
@@ -140,15 +142,21 @@ def start_line(recipe: Recipe, starts: Mapping[str, Mapping[str, float]]) -> str
     return f"before training  validation {metric} {shown.get('start', 'not finite')}{head}"
 
 
-def epoch_line(recipe: Recipe, record: Record, row: Mapping[str, float], epochs: int, rate: float) -> str:
-    """Return the line about an epoch, given its row of the history and the training images per second."""
-    name, best = recipe.evaluation.metric, record.best
+def epoch_line(
+    recipe: Recipe, record: Record, row: Mapping[str, float], epochs: int, *, rate: float, seconds: float
+) -> str:
+    """Return the line about an epoch.
+
+    It is given its row of the history, the training images per second, and its seconds with evaluation and saving.
+    """
+    name, best, left = recipe.evaluation.metric, record.best, epochs - int(row["epoch"])
     line = f"epoch {row['epoch']:.0f}/{epochs}  loss {row['loss']:.4f}"
     if name in row and best is not None:
         at = f"epoch {best['epoch']:.0f}" if best["epoch"] else "before training"
         averaged = f", averaged {percent(row[f'average_{name}'])}" if f"average_{name}" in row else ""
         line += f"  validation {name} {percent(row[name])}{averaged}  (best {percent(best[name])}, {at})"
-    return f"{line}  {rate:,.0f} {recipe.kind}/s"
+    line += f"  {rate:,.0f} {recipe.kind}/s"
+    return f"{line}, {tqdm.format_interval(left * seconds)} left" if left else line
 
 
 def phase_line(recipe: Recipe, ended: Sequence[EndedPhase]) -> str:

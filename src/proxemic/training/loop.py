@@ -384,7 +384,8 @@ class Training(TrainingState):
         """Report the epoch, and stop if a process was asked to."""
         recipe, record, session = self.recipe, self.record, self.session
         samples = self.batches * recipe.batches.size
-        session.report(epoch_line(recipe, record, row, self.epochs, samples / max(row["seconds"], 1e-3)))
+        rate, seconds = samples / max(row["seconds"], 1e-3), time.monotonic() - self.epoch_began
+        session.report(epoch_line(recipe, record, row, self.epochs, rate=rate, seconds=seconds))
         if sum(phase.epochs for phase in record.ended) == self.epoch:
             session.report(phase_line(recipe, record.ended))
         (stopping,) = self.processes.any(self.signals.stopping)
