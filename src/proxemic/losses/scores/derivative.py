@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,28 +12,18 @@ from proxemic.precision import without_autocast
 Backward = Callable[[Tensor], tuple[Tensor, ...]]
 
 
-@runtime_checkable
-class Differentiated(Protocol):
-    """An elementwise function whose derivative is written by hand."""
-
-    def __call__(self, x: Tensor, /) -> Tensor: ...
-
-    def derivative(self, x: Tensor) -> Tensor:
-        """Return a new tensor with the derivative."""
-        ...
-
-
 def with_backward(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, Backward]:
     """Compute a function; return its value, and a function that turns the value's gradient into the inputs' gradients.
 
-    Call the returned function only once.
+    Call the returned function only once. An elementwise function may bring its own ``derivative``, which returns a new
+    tensor.
 
     >>> value, backward = with_backward(torch.square, torch.tensor(3.0))
     >>> value, *backward(torch.tensor(1.0))
     (tensor(9.), tensor(6.))
     """
-    if isinstance(function, Differentiated):
-        return function(*inputs), lambda grad: (function.derivative(*inputs).mul_(grad),)
+    if (derivative := getattr(function, "derivative", None)) is not None:
+        return function(*inputs), lambda grad: (derivative(*inputs).mul_(grad),)
     if torch.compiler.is_compiling():  # the compiler traces torch.func but not torch.autograd.grad
         value, backward, *_ = torch.func.vjp(function, *inputs)
         return value, backward
