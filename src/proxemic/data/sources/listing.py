@@ -163,7 +163,7 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
         if os.path.islink(path):  # noqa: PTH114 - pathlib takes twice as long
             return os.path.realpath(path)
         folder, slash, name = str(path).rpartition(os.sep)
-        return f"{real_folder(folder or slash or os.curdir)}{os.sep}{name}"
+        return os.path.join(real_folder(folder or slash or os.curdir), name)  # noqa: PTH118
 
     return [(real(path), box) for path, box in zip(files.paths, files.boxes, strict=True)]
 
@@ -337,4 +337,5 @@ def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
         visible = sorted(name for name in subfolders if not is_hidden(name))
         back = {name for name in visible if Path(folder, name).is_symlink() and leads_back(Path(folder, name))}
         subfolders[:] = [name for name in visible if name not in back]
-        yield from (Path(folder, name) for name in sorted([*names, *back]) if not is_hidden(name))
+        here = Path(folder)
+        yield from (here / name for name in sorted([*names, *back]) if not is_hidden(name))
