@@ -273,7 +273,8 @@ def _list_folder(root: Path) -> Rows:
     unreadable: dict[Path, str] = {}
     listed = [*files_below(root, unreadable)]
     before = len(os.path.join(root, "")) if str(root) != "." else 0  # noqa: PTH118
-    inside = [tuple(str(path)[before:].split(os.sep)) for path in listed]  # a third of the time of relative_to
+    # A third of the time of relative_to.
+    inside = [tuple(str(path)[before:].split(os.sep)) for path in listed]  # noqa: PTH206
     rows = _of_folder(root, listed, inside)
     return replace(rows, unreadable={readable(path): why for path, why in unreadable.items()})
 
