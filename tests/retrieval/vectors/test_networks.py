@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from proxemic.retrieval.vectors.heads import with_head
 from proxemic.retrieval.vectors.networks import ONNX_RUNTIME, TORCH, LinearHead
 from shelves import SIZE, write_model
 
-pytestmark = pytest.mark.cpu
-pytest.importorskip("onnxruntime")
+# Importing it here would start threads, and the tests are forked.
+is_installed = find_spec("onnxruntime") is not None
+pytestmark = [pytest.mark.cpu, pytest.mark.skipif(not is_installed, reason="onnxruntime is not installed")]
 
 
 @pytest.fixture
@@ -274,3 +276,16 @@ def test_commands_say_by_what_pictures_were_embedded(
     made = Gallery.create(photos.with_name("shop"), model, photos)
     assert made.search(query, k=1)[0][0].path == str(query)
     assert "model" not in vars(made.embedder)
+
+
+def test_a_server_uses_the_converted_network(
+    cache: Path, photos: Path, model: Path, times: dict[str, float], tmp_path: Path
+) -> None:
+    pytest.importorskip("fastapi")
+    from proxemic.serve.engine import Engine
+
+    Gallery.create(tmp_path / "shop", model, photos)
+    engine = Engine(str(tmp_path / "shop"))
+    engine.close()
+    assert engine.takes_pictures
+    assert "model" not in vars(engine.gallery.embedder), "torch's network is not even loaded"

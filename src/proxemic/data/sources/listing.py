@@ -163,7 +163,7 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
         if os.path.islink(path):  # noqa: PTH114 - pathlib takes twice as long
             return os.path.realpath(path)
         folder, slash, name = str(path).rpartition(os.sep)
-        return f"{real_folder(folder or slash or os.curdir)}{os.sep}{name}"
+        return os.path.join(real_folder(folder or slash or os.curdir), name)  # noqa: PTH118
 
     return [(real(path), box) for path, box in zip(files.paths, files.boxes, strict=True)]
 
@@ -273,7 +273,8 @@ def _list_folder(root: Path) -> Rows:
     unreadable: dict[Path, str] = {}
     listed = [*files_below(root, unreadable)]
     before = len(os.path.join(root, "")) if str(root) != "." else 0  # noqa: PTH118
-    inside = [tuple(str(path)[before:].split(os.sep)) for path in listed]  # noqa: PTH206 - a third of the time
+    # A third of the time of relative_to.
+    inside = [tuple(str(path)[before:].split(os.sep)) for path in listed]  # noqa: PTH206
     rows = _of_folder(root, listed, inside)
     return replace(rows, unreadable={readable(path): why for path, why in unreadable.items()})
 
@@ -337,4 +338,5 @@ def files_below(root: Path, unreadable: dict[Path, str]) -> Iterator[Path]:
         visible = sorted(name for name in subfolders if not is_hidden(name))
         back = {name for name in visible if Path(folder, name).is_symlink() and leads_back(Path(folder, name))}
         subfolders[:] = [name for name in visible if name not in back]
-        yield from (Path(folder, name) for name in sorted([*names, *back]) if not is_hidden(name))
+        here = Path(folder)
+        yield from (here / name for name in sorted([*names, *back]) if not is_hidden(name))
