@@ -210,11 +210,13 @@ def gather(
 
 def useless_vectors(vectors: Float32[np.ndarray, "rows dim"], distance: str) -> dict[int, str]:
     """Return which vectors cannot be compared, by their row from 0, and why."""
-    whole = np.isfinite(vectors).all(1)
-    why = dict.fromkeys(np.flatnonzero(~whole).tolist(), "has a number that is not finite")
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = vectors.sum(1)  # one pass over all; others only over the few rows that it makes suspect
+    suspects = np.flatnonzero(~np.isfinite(sums) | (sums == 0))
+    rows = vectors[suspects]
+    why = dict.fromkeys(suspects[~np.isfinite(rows).all(1)].tolist(), "has a number that is not finite")
     if distance == "cosine":
-        is_zero = ~vectors.any(1)
-        why |= dict.fromkeys(np.flatnonzero(is_zero).tolist(), "is zero, which has no direction")
+        why |= dict.fromkeys(suspects[~rows.any(1)].tolist(), "is zero, which has no direction")
     return why
 
 
