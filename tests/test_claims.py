@@ -39,6 +39,21 @@ def test_the_tables_are_those_of_the_kept_runs(claims: Any, page: Any) -> None:
     assert doctest.testmod(claims)[0] == 0
 
 
+PAGES = {"heads": 0, "several-centres": 0, "fine-tuned": 1, "characters": 2, "analysis": 2, "omniglot": 3}
+"""The setting of each page that names verdicts, by its place."""
+
+
+def test_verdicts_on_other_pages_are_those_of_the_claims(page: Any) -> None:
+    verdicts = {str(row[0]).partition(":")[0]: row[2:] for row in page.tables()["claims"].rows}
+    named = [
+        (path.stem, *found)
+        for path in (DOCS / "analysis.md", *(DOCS / "results").glob("*.md"))
+        for found in re.findall(r"\[([ABC]\d+): ([a-z ]+)\]\(\S*claims\.md", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 8
+    assert [found for found in named if verdicts[found[1]][PAGES[found[0]]] != found[2]] == []
+
+
 def test_every_run_and_condition_that_a_claim_names_exists(claims: Any) -> None:
     conditions, reality, sweeps = script("conditions"), script("reality"), script("sweeps")
     functions = script("functions")

@@ -1,6 +1,6 @@
 """Test whether a component helps, by paired configurations: each is trained with and without it, otherwise the same.
 
-    python docs/experiments/paired.py glyphs-small warp --table
+    python docs/experiments/paired.py glyphs-small --table
     python docs/experiments/paired.py cars-features several-proxies --root runs/cars/features.parquet
 
 --table writes the table of the runs of rule.md, which evidence.py makes at the configurations that the commit of the
@@ -116,6 +116,13 @@ def read_configurations(known: shared.Kept, name: str) -> list[dict[str, float]]
     return [json.loads(row["values"]) for row in _kept.read(known.kept, "configurations", known.dataset, name)]
 
 
+def tables(_: argparse.Namespace, known: shared.Kept) -> dict[str, Table]:
+    """Tabulate the components whose pairs are kept."""
+    made = table(_evidence.Evidence(known.kept), known.dataset, [*COMPONENTS])
+    shared.check_kept(made.rows, "pair of configurations", known)
+    return {f"paired-{known.dataset}": made}
+
+
 def table(evidence: _evidence.Evidence, dataset: str, names: Sequence[str]) -> Table:
     """Tabulate the mean difference of each component with its interval, and the effect that its pairs would find."""
     rows = []
@@ -185,14 +192,12 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="train nothing; write the table of what is kept")
     arguments = parser.parse_args()
     names = shared.check_losses(arguments.components, [*COMPONENTS])
-    known, evidence = shared.Kept(arguments.kept, arguments.dataset), _evidence.Evidence(arguments.kept)
-    if arguments.table:
-        made = table(evidence, arguments.dataset, names)
-        shared.check_kept(made.rows, "pair of these components", known)
-        words = f"paired.py {arguments.dataset} --table"
-        shared.write_table(made, f"paired-{arguments.dataset}", words, known.kept)
-        return
+    known = shared.Kept(arguments.kept, arguments.dataset)
     try:
+        if arguments.table:
+            for name, made in tables(arguments, known).items():
+                shared.write_table(made, name, f"paired.py {arguments.dataset}", known.kept)
+            return
         for name in names:
             print(markdown(compare(known, name, arguments.pairs, arguments.out / arguments.dataset, arguments.root)))
     except UserError as error:
