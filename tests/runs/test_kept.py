@@ -1,6 +1,7 @@
 """Vectors that are kept in the user's cache: no command embeds a picture again, and nothing false is found."""
 
 import os
+import resource
 import shutil
 import sqlite3
 import time
@@ -136,7 +137,15 @@ def test_another_precision_or_model_has_its_own(cache: Path, photos: Path, model
     assert half.computed == 6
 
 
-@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(4000)])
+def database_of_another_program() -> bytes:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE blocks(name)")
+        return db.serialize()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database", b"SQLite format 3\0" + bytes(4000), database_of_another_program()]
+)
 def test_a_damaged_file_is_replaced(cache: Path, photos: Path, model: Path, content: bytes) -> None:
     vectors, _ = embed(model, photos)
     (file,) = (cache / "vectors").glob("*.sqlite")
@@ -165,14 +174,37 @@ def test_without_a_folder_it_works_and_says_so_once(cache: Path, photos: Path, m
     assert (parts, len(said), embedder.computed) == ([3, 3], 1, 12)
 
 
-def test_what_was_not_used_for_long_goes_first(cache: Path, photos: Path, model: Path, tmp_path: Path) -> None:
+@pytest.mark.full_disk
+def test_on_a_full_disk_it_works_and_says_so_once(cache: Path, photos: Path, model: Path) -> None:
+    embed(model, photos)
+    write_folder(photos / "more", classes=1, images=3)
+    embedder, limits = Embedder.load(model), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # the kernel refuses every write
+    try:
+        with pytest.warns(UserNote, match="Vectors are not kept in") as said:
+            parts = [*embedder.embed_readable(pictures(photos), batch_size=2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (sum(len(part.places) for part in parts), len(said)) == (9, 1)
+    kept._opened.cache_clear()  # as another process does
+    assert embed(model, photos)[1] == 3, "what was kept before is sound"
+
+
+def test_what_was_not_used_for_long_goes_first(
+    cache: Path, photos: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     embed(model, photos)
     (file,) = (cache / "vectors").glob("*.sqlite")
-    kept.make_room(0)
+
+    def open_again() -> None:
+        kept._opened.cache_clear()  # as another process does
+
+    monkeypatch.setenv("PROXEMIC_CACHE_GB", "1e-9")
+    open_again()
     assert embed(model, photos)[1] == 0, "what was used within a day stays"
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE blocks SET used = used - 100000 WHERE number = 1")
-    kept.make_room(0)
+    open_again()
     assert 0 < embed(model, photos)[1] < 6
     assert embed(model, photos)[1] == 0
 

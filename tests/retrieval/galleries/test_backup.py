@@ -124,6 +124,10 @@ def with_first(value: float) -> Callable[[np.ndarray], np.ndarray]:
         (lambda table: table.replace_schema_metadata({"proxemic_gallery": b"\xff"}), "does not hold a gallery"),
         (lambda table: table.replace_schema_metadata({"proxemic_gallery": "[" * 100_000}), "does not hold a gallery"),
         (with_facts(info={"format": 9}), r"bad.parquet was written by a newer version of proxemic: update"),
+        (
+            with_facts(info={"format": 1}),
+            r"was written by an older version of proxemic \(format 1\): create",
+        ),
         (with_facts(info=3), "does not hold a gallery"),
         (with_facts(roots=[3]), "does not hold a gallery"),
         (with_facts(calibration={"thresholds": 3}), "not a calibration that this version can read"),

@@ -23,6 +23,7 @@ from proxemic.models.model import without_head
 from proxemic.retrieval import (
     Embedder,
     Gallery,
+    export_gallery,
     improve_gallery,
     relabel,
     search_gallery,
@@ -157,6 +158,11 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     for module in ("galleries.gallery", "improving.improvement"):
         monkeypatch.setattr(f"proxemic.retrieval.{module}.ENOUGH_TO_WHITEN", 90)
     monkeypatch.setattr("proxemic.retrieval.galleries.gallery.SAMPLE", 60)  # from which whitening is learnt
+    with monkeypatch.context() as patch:
+        patch.setattr(Gallery, "add", lambda *_, **__: 1 / 0)  # as one that is killed before its first rows
+        with pytest.raises(ZeroDivisionError):
+            Gallery.create(tmp_path / "shop", f"hf:{tmp_path / 'vit'}", shop / "photos")
+    assert len(Gallery.open(tmp_path / "shop")) == 0
     words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
     said = here(*words)
     assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"
@@ -241,6 +247,19 @@ def test_killed_in_the_middle_it_leaves_no_gallery(shop: Path, tmp_path: Path) -
         improve_gallery(shop / "shop", tmp_path / "better")
     assert not Gallery.open(tmp_path / "better").verify()
     assert [path.name for path in tmp_path.iterdir()] == ["better"]
+
+
+def test_damaged_features_are_never_copied(better: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(better, tmp_path / "copy")
+    (file,) = copy.glob("features-*")
+    content = bytearray(file.read_bytes())
+    content[40] ^= 4
+    file.write_bytes(content)
+    for work in (improve_gallery, export_gallery):
+        with pytest.raises(UserError, match=f"{file} is damaged"):
+            work(copy, tmp_path / "again.parquet")
+    assert str(file) in Gallery.open(copy).verify()[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
 def test_labels_are_corrected_by_a_table(shop: Path, tmp_path: Path, here: Here) -> None:

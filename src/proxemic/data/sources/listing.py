@@ -90,7 +90,8 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         loose = [row for row, label in enumerate(listed.labels) if label is None]
         others = {*listed.ignored, *(listed.pixels.paths[row] for row in loose)}
         kept = listed.take([row for row, label in enumerate(listed.labels) if label is not None])
-        listed = replace(kept, ignored=tuple(path for path in files_below(root, {}) if path in others))
+        ignored = [path for path in files_below(root, {}) if path in others] if others else []
+        listed = replace(kept, ignored=tuple(ignored))
     elif not root.exists():
         raise ValueError(f"{root} does not exist: give a folder of class folders, or {_TABLE}.")
     elif root.suffix.lower() == ".npy":

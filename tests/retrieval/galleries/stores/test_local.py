@@ -292,6 +292,17 @@ def test_a_shortened_file_gets_no_new_rows(store: LocalStore) -> None:
         store.add(random_vectors(1, DIM), some_items(1, 99))
 
 
+def test_what_a_killed_writer_left_is_cut(store: LocalStore) -> None:
+    path = vectors_of(store.folder)
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"rows that no transaction has named")
+    assert store.verify() == []
+    store.add(random_vectors(1, DIM), some_items(1, 99))
+    assert path.stat().st_size == size + 4 * DIM
+    assert store.verify() == []
+
+
 @pytest.mark.parametrize("content", [b"{}", b"SQLite format 3\0" + bytes(100), b"\xff" * 5000])
 def test_what_is_no_database(store: LocalStore, content: bytes) -> None:
     (store.folder / "gallery.sqlite").write_bytes(content)

@@ -116,10 +116,10 @@ def nearest(
             scores -= half_squares[first : first + step] if numbers is None else half_squares[first + numbers]
         if hidden is not None:
             scores[:, hidden] = -np.inf
-        if (scores.max(1) <= best[:, -1]).all():
-            continue
         nearer = scores > best[:, -1:]
-        if np.count_nonzero(nearer) > _DENSE * best.size and k < scores.shape[1]:
+        if not (count := np.count_nonzero(nearer)):
+            continue
+        if count > _DENSE * best.size and k < scores.shape[1]:
             scores[np.isnan(scores)] = -np.inf  # of damaged vectors, which come last
             own, columns = np.repeat(rows, k), np.argpartition(scores, -k)[:, -k:].ravel()
         else:
