@@ -112,7 +112,6 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 RUN_FILES: list[Any] = [
     ("evaluate", "model.json", NESTED),
-    ("report", "model.json", NESTED),
     ("train --resume", "metrics.json", None),
     ("report", "metrics.json", None),
     ("report", "environment.json", None),

@@ -242,13 +242,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-500])  # of a sound header
 
 
-def floats(path: Path) -> None:
-    Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(path, format="TIFF")
-
-
-@pytest.mark.parametrize(
-    ("damage", "why"), [(text, "its content is not JPEG"), (truncate, "image file is truncated"), (floats, "floating")]
-)
+@pytest.mark.parametrize(("damage", "why"), [(text, "its content is not JPEG"), (truncate, "image file is truncated")])
 def test_unreadable_images_are_left_out_or_refused(tmp_path: Path, damage: Callable[[Path], None], why: str) -> None:
     fill(tmp_path, "abcd")
     (tmp_path / "readme.txt").write_text("text")
@@ -275,7 +269,6 @@ def test_what_gives_no_images_says_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for root, words in (
         (None, r"data\.root is missing"),
-        (tmp_path / "gone", "gone does not exist: give a folder"),
         (tmp_path / "notes.txt", r"notes\.txt is neither a folder of class folders nor"),
         (tmp_path / "empty", "has no images: put JPEG"),
     ):
@@ -289,25 +282,18 @@ def test_what_gives_no_images_says_what_it_has(tmp_path: Path) -> None:
         ("file,class\na.png,a\n", r"no column path and label: its columns are file, class"),
         ("path;label\na.png;a\n", "no readable image"),
         ("path,label\na/0.png,a\nb/0.png,\n", "line 3: label is empty"),
-        ("path,label\na/0.png\n", "line 2: the header has 2 columns, but this row has 1"),
         ("path,label,split\na/0.png,a,dev\n", "line 2: split is 'dev', but it must be train, validation"),
-        ("path,label,is_query\na/0.png,a,1\n", "only one of the columns is_query and is_gallery"),
-        ("path,label,is_query,is_gallery\na/0.png,a,maybe,1\n", "line 2: is_query is 'maybe'"),
-        ("path,label\na/0.png,\ud800\n", "in neither UTF-8 nor UTF-16"),
     ],
 )
 def test_malformed_csv(tmp_path: Path, text: str, message: str) -> None:
     fill(tmp_path, "ab")
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8", errors="surrogatepass")
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         OwnImages(tmp_path / "t.csv").load()
 
 
 def test_malformed_and_huge_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t.parquet"
-    table.write_text("text")
-    with pytest.raises(ValueError, match=r"t\.parquet is no sound Parquet file"):
-        OwnImages(table).load()
     for label in (None, float("nan")):
         write_parquet(table, ("path", "label"), [("a.png", 1.0), ("b.png", label)])
         with pytest.raises(ValueError, match="row 2: label is empty"):
