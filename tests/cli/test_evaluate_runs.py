@@ -20,12 +20,6 @@ from proxemic.studies.evaluation import models
 from proxemic.training import RunDirectory
 
 
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    """A run that may be spoilt."""
-    return Path(shutil.copytree(run, tmp_path / "run"))
-
-
 def evaluated(here: Here, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
     result = here("evaluate", *words, "--json", cwd=cwd)
     assert result.returncode == 0, result.stderr

@@ -1,6 +1,5 @@
 """``proxemic tune``: real searches of tiny trainings, stopped and gone on with; and bad input, one sentence each."""
 
-import csv
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ import pytest
 import yaml
 
 import warm
-from command_line import Here, assert_refused, start_with_workers
+from command_line import Here, assert_refused, csv_rows, start_with_workers
 from images import write_folder, write_recipe
 from leftovers import killed_at
 from proxemic.recipes.reader import read_recipe
@@ -44,13 +43,11 @@ def space(recipe: Path) -> Path:
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    with (out / "trials.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(out / "trials.csv")
 
 
 def history(run: Path) -> list[int]:
-    with (run / "history.csv").open(newline="") as file:
-        return [int(float(row["epoch"])) for row in csv.DictReader(file)]
+    return [int(float(row["epoch"])) for row in csv_rows(run / "history.csv")]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -153,14 +152,14 @@ def test_images_of_every_class_are_held_out(tmp_path: Path) -> None:
         OwnImages(tmp_path / "few", hold_out="images").load()
 
 
-def test_given_splits_of_the_same_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_given_splits_of_the_same_classes(tmp_path: Path) -> None:
     fill(tmp_path / "train", "abc")
     fill(tmp_path / "test", "abd", images=2)
     with pytest.raises(ValueError, match=r"2 classes in both train and test \(a, b\): .* set hold_out to images"):
         OwnImages(tmp_path).load()
     splits = OwnImages(tmp_path, validation_fraction=0.0, hold_out="images").load()
     assert sides(splits) == [set("abc"), set(), set("abd")]
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     with pytest.raises(ValueError, match="hold_out is 'persons', but must be one of classes, images"):
         OwnImages(tmp_path, hold_out="persons")  # type: ignore[arg-type]
 

@@ -48,12 +48,6 @@ def rows() -> Rows:
     return Rows.of(torch.from_numpy(vectors), label=labels)
 
 
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    """A run that may be written to."""
-    return Path(shutil.copytree(run, tmp_path / "run"))
-
-
 def test_thresholds_are_those_of_plain_python(rows: Rows) -> None:
     assert rows.embeddings is not None
     vectors, labels = rows.embeddings.double().numpy(), rows.labels

@@ -1,6 +1,5 @@
 """Configurations that are drawn from a search space, and a comparison of recipes at each of them."""
 
-import csv
 import json
 import math
 import statistics
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from command_line import run_here
+from command_line import csv_rows, run_here
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
@@ -118,8 +117,7 @@ def test_recipes_are_paired_by_configuration(
         effect = found_effect(deviation, 3)
         assert power(effect, deviation, 3) == pytest.approx(0.8)
         assert f"| {100 * effect:.2f} |" in text
-    with (pair.path / "configurations.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(pair.path / "configurations.csv")
     assert len(rows) == 6
     assert float(rows[0]["optim.lr"]) == pair.configurations[0]["optim.lr"]
     # The same command continues, and more configurations are added.
