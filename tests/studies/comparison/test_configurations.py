@@ -143,8 +143,6 @@ def test_recipes_are_paired_by_configuration(
         ({"paired": 3, "vary": ["loss.alpha=8,16"], "seeds": [0]}, "leave --seeds out"),
         ({"space": "MultiProxyAnchorLoss", "vary": ["loss.alpha=8,16"]}, "give --paired N, too"),
         ({"paired": 3, "vary": ["loss.alpha=8,16", "other.yaml"]}, "given a key and a file"),
-        ({"paired": 3, "vary": ["loss.alpha=8,16"], "space": "HISTLoss"}, "HISTLoss does not fit the recipe"),
-        ({"paired": 3, "vary": ["loss.alpha=8,16"], "around": "glyps"}, "did you mean glyphs"),
     ],
 )
 def test_what_is_refused(given: dict[str, Any], words: str, tmp_path: Path) -> None:
