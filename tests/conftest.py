@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from hypothesis import settings
+from jaxtyping import config
 
 import images
 from command_line import Here, warm_proxemic
@@ -102,6 +104,14 @@ def on_device(device: torch.device) -> Iterator[None]:
 
 
 @pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Turn off type checks, as in a user's process, so that functions must reject wrong values themselves."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
 def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
     return Here(capsys, monkeypatch)
 
@@ -121,6 +131,12 @@ def run(folder: Path, tiny: Path) -> Path:
     result = warm_proxemic("train", "--recipe", tiny, "--out", folder.parent / "run", "--training.epochs", "2")
     assert result.returncode == 0, result.stderr
     return folder.parent / "run"
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, which may be spoilt."""
+    return Path(shutil.copytree(run, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")

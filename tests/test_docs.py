@@ -24,11 +24,9 @@ import proxemic.metrics
 from command_line import warm_proxemic
 from images import write_folder, write_recipe
 from proxemic import train
-from proxemic.analyze import landscape
 from proxemic.cli import COMMANDS, main
 from proxemic.losses import PairwiseLoss, ProxyLoss, initialization
 from proxemic.models import LoRA, ModelConfig, build_model
-from proxemic.published import published_figures, published_protocol
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
 from proxemic.retrieval import Gallery
@@ -124,11 +122,6 @@ def check_defaults(documented: dict[str, str], expected: dict[str, Any]) -> None
             assert documented[name] == "required", name
         else:
             assert eval(documented[name].strip("`"), {}) == default, name
-
-
-def test_there_are_losses() -> None:
-    assert {"ArcFaceLoss", "HISTLoss", "PairwiseLoss"} <= LOSSES.keys()
-    assert len(LOSSES) >= 19
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -227,68 +220,7 @@ def test_the_counterexamples_of_the_errata() -> None:
     assert (found.failed, found.attempted > 10) == (0, True)
 
 
-def test_what_is_said_of_the_papers_is_what_they_print() -> None:
-    analysis, results, protocols = (
-        " ".join((DOCS / name).read_text().split()) for name in ("analysis.md", "results/characters.md", "protocols.md")
-    )
-
-    def printed(table: str, metric: str = "recall@1", **fields: str) -> dict[str, float]:
-        """Return the values by the fields in which the figures differ."""
-        found = [figure for figure in published_figures() if (figure.table, figure.metric) == (table, metric)]
-        found = [item for item in found if all(getattr(item, key) == value for key, value in fields.items())]
-        keys = {f"{item.settings} {item.method} {item.dataset}": item.value for item in found}
-        assert len(keys) == len(found)
-        return keys
-
-    # Table IV: by corruption, the first of the four losses.
-    first: dict[str, str] = {}
-    for key in sorted(found := printed("IV"), key=found.__getitem__):
-        first[key.split()[0].removeprefix("corruption=")] = key.split()[1]
-    hist = {corruption for corruption, method in first.items() if method == "HIST"}
-    assert (hist, first.pop("none")) == ({"cutout", "jigsaw"}, "Warped")
-    assert (len(first), sum(method == "Warped" for method in first.values())) == (9, 7)
-    assert "in the paper on seven of nine, with HIST ahead on cutout and jigsaw" in analysis
-    # Table 4.1
-    for dataset, gain in (("cub", "+0.47 points of Recall@1 on CUB"), ("cars", "+0.92 on Cars")):
-        softmax, ours = (printed("4.1", dataset=dataset, method=method) for method in ("Softmax-loss", "Ours"))
-        assert gain.startswith(f"{sum(ours.values()) - sum(softmax.values()):+.2f}")
-        assert gain in results
-    (four_one,) = {published_protocol(figure) for figure in published_figures() if figure.table == "4.1"}
-    assert four_one.seeds is None
-    # Figure 10 shows an overfit: nothing is held out.
-    assert "--data FashionMNIST --data.split images --data.validation_fraction 0" in analysis
-    # No table of In-Shop.
-    assert not published_figures(dataset="in-shop")
-    assert "for In-Shop, which none of the three papers has a table of" in protocols
-    # Tables 7 and 8: the best K; table 6: SoftTriple against the MPA family.
-    for table in ("7", "8"):
-        values = printed(table)
-        assert max(values, key=values.__getitem__).split()[0] in ("proxies_per_class=8", "proxies_per_class=12")
-    family = [value for key, value in printed("6").items() if " MPA" in key]
-    assert (min(family), max(family)) == (77.5, 78.4)
-    assert [value for key, value in printed("6").items() if "SoftTriple (our)" in key] == [79.0]
-    # Figures of the landscape: the command names those that the page does.
-    (row,) = (cells for cells in rows((DOCS / "analysis.md").read_text()) if "`analyze landscape`" in cells[0])
-    assert "figures 1, 3 and 5 of the warping paper" in " ".join(inspect.getsource(landscape).split())
-    assert row[2] == "warping, figures 1, 3, 5"
-
-
 PAPERS = (DOCS / "papers.md").read_text()
-ITEMS = {
-    "mean proxy": "Propositions 1 and 2|Proposition 3|Lemma 1|Theorems 1 and 2|Figure 2.1|Figure 3.1"
-    "|Figures 4.1 and 4.2|Table 4.1",
-    "anchor": "Figure 1|figures 2 and 3|Table 1|Table 2|Table 3|Tables 4, 5 and 6|tables 7 and 8",
-    "warping": "Lemma III.1|Proposition III.2|Figure 1|Figure 2|Figure 3|Figure 4|Figure 5|figure 6|figure 7|figure 8"
-    "|figure 9|Figure 10|figures 11 and 12|Tables I and II|table III|Table IV|Table V|Tables VI, VII and VIII",
-}
-
-
-@pytest.mark.parametrize("paper", ITEMS)
-def test_every_item_of_the_papers_has_a_command(paper: str) -> None:
-    (section,) = (part for part in PAPERS.split("\n## ")[1:] if paper in part.partition("\n")[0])
-    lines = {item: [row for row in rows(section) if item in row[0]] for item in ITEMS[paper].split("|")}
-    assert all(lines.values()), lines
-    assert all("`" in row[1] for row in rows(section)[1:])
 
 
 def test_the_commands_of_the_papers_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,10 @@
 """docs/experiments: names in scripts exist, tables match the kept runs, and recipes are those of the searches."""
 
 import json
-import math
 import multiprocessing
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -18,12 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from experimented import DOCS, FOLDER, KEPT, keep, script
+from experimented import DOCS, FOLDER, KEPT, script
 from proxemic import train
 from proxemic.errors import UserError
 from proxemic.recipes import find_recipe
 from proxemic.recipes.reader import read_recipe
-from proxemic.studies.statistics import power
 
 TINY = {"data.train_classes": 8, "data.test_classes": 4, "training.epochs": 1, "model.width": 8}
 TINY |= {"evaluation.start": False}
@@ -189,92 +186,6 @@ def test_the_same_rows_give_the_same_file(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.parquet").read_bytes() == (KEPT / f"{name}.parquet").read_bytes()
 
 
-def test_a_configuration_is_near_what_a_search_found() -> None:
-    paired = script("paired")
-    known = shared.Kept(KEPT, "glyphs-small")
-    drawn = paired.read_configurations(known, "warp")
-    found = yaml.safe_load(known.recipe_text("warp-search-2"))  # 4 mod 3 searches
-    first, second = found["loss"]["init_args"], found["second_phase"]["loss"]["init_args"]
-    # A quarter of the range of temperature: 0.1 to 20, in its logarithm, and a factor of 0.1 to 1 in the second phase.
-    ratio = drawn[4]["loss.temperature"] / first["temperature"]
-    assert abs(math.log(ratio)) < math.log(200) / 4
-    factors = drawn[4]["second_phase.loss.temperature"] / drawn[4]["loss.temperature"], second["temperature"]
-    assert abs(math.log(factors[0] / (factors[1] / first["temperature"]))) < math.log(10) / 4
-    assert abs(drawn[4]["loss.k1"] - first["k1"]) < (0.99 - 0.1) / 4
-    assert drawn[4]["second_phase.loss.delta_scale"] == drawn[4]["loss.delta_scale"]
-
-
-def test_the_two_sides_of_a_pair_differ_in_the_component_alone() -> None:
-    paired = script("paired")
-    known = shared.Kept(KEPT, "glyphs-small")
-    losses = {}
-    for name, component in paired.COMPONENTS.items():
-        drawn = paired.read_configurations(known, name)[0]
-        recipe, sides = paired.searches_of(known, component.loss)[0], []
-        for condition in (component.with_it, component.without):
-            content = yaml.safe_load(read_recipe(recipe, component.values(condition, drawn)).yaml)
-            phases = [content, *([content["second_phase"]] if content["second_phase"] else [])]
-            sides.append([phase.pop("loss") for phase in phases])
-            sides[-1].append(content)
-        assert sides[0][-1] == sides[1][-1], "all but the loss"
-        losses[name] = [side[:-1] for side in sides]
-    (several,), (one,) = losses["several-proxies"]
-    assert [loss["init_args"].pop("proxies_per_class") for loss in (several, one)] == [10, 1]
-    assert several == one
-    (with_it,), (without,) = losses["mean-proxy"]
-    assert with_it["init_args"].pop("regularizers")[0]["class_path"].endswith("MeanProxyNorm")
-    assert without["init_args"].pop("regularizers") == []
-    assert with_it == without
-    (warp, second), (none, second_of_none) = losses["warp"]
-    assert none["class_path"] == "proxemic.losses.EuclideanSoftmaxLoss"
-    assert none["init_args"]["temperature"] == warp["init_args"]["temperature"]
-    assert second_of_none == {"temperature": second["temperature"]}
-
-
-def test_new_pairs_are_compared_by_the_command(tmp_path: Path) -> None:
-    paired, known = script("paired"), shared.Kept(KEPT, "glyphs-small")
-    for name, component in paired.COMPONENTS.items():
-        made = paired.compare(known, name, 3, tmp_path, None, dry_run=True)
-        _, without = made.entries
-        assert made.baseline_of(made.entries) == without
-        assert component.without in without.title
-        assert len(made.configurations) == 3
-        cells = [made.cell(entry, 2) for entry in made.entries]
-        files = [tmp_path / cell.entry.title for cell in cells]
-        flags = [cell.job.flags for cell in cells]
-        contents = [yaml.safe_load(read_recipe(file, of).yaml) for file, of in zip(files, flags, strict=True)]
-        for content in contents:
-            second = content["second_phase"] or {}
-            losses = [content.pop("loss"), second.pop("loss", None)]
-            content["temperature"] = losses[0]["init_args"].get("temperature")
-        assert contents[0] == contents[1], "all but the loss, which keeps what both have"
-        lacking = {*cells[0].values} - {*cells[1].values}
-        assert bool(lacking) == (name != "several-proxies")
-
-
-def test_the_spread_of_the_first_pairs_alone_sets_their_number(tmp_path: Path) -> None:
-    paired, evidence = script("paired"), script("_evidence").Evidence(tmp_path)
-
-    def pair(number: int, gain: float) -> None:
-        for condition, recall in (("K=10", 0.5 + gain / 100), ("K=1", 0.5)):
-            evidence.keep("glyphs-small", "several-proxies", keyed(condition, number, recall))
-
-    def keyed(condition: str, seed: int, recall: float) -> dict[str, Any]:
-        return {"condition": condition, "seed": seed, "recall@1": recall}
-
-    count = lambda: paired.number_of(evidence, "glyphs-small", "several-proxies")  # noqa: E731
-    for number in range(19):
-        pair(number, 5 + 2.2 * (-1) ** number)
-    assert count() == 20, "not yet known"
-    pair(19, 5 - 2.2)
-    spread = statistics.stdev([2.2, -2.2] * 10)
-    n = count()
-    assert 60 < n < 120
-    assert power(0.7, spread, n - 1) < 0.8 <= power(0.7, spread, n)
-    pair(20, 50)
-    assert count() == n, "later pairs change nothing"
-
-
 def test_evidence_is_kept_run_by_run(tmp_path: Path) -> None:
     made = script("_evidence")
     recipe = find_recipe("glyphs-small/euclidean-softmax-two-phases")
@@ -346,21 +257,6 @@ def test_rows_are_copied_from_a_checkout_that_keeps_csv_files(tmp_path: Path) ->
     (epoch,) = tables.read(tmp_path / "target", "epochs", "omniglot", "mpa")
     assert (epoch["condition"], epoch["epoch"], epoch["ndcg@8"]) == ("identity", 2, 0.125)
     assert copy_rows(tmp_path, tmp_path / "target") == 0
-
-
-def test_kept_seeds_are_joined_only_if_they_come_out_the_same(tmp_path: Path) -> None:
-    runner = script("evidence").Runner(tmp_path, dict.fromkeys(shared.DATA_SETS), tmp_path)
-    keep(tmp_path, "glyphs-small", "mpa", [0.5, 0.6])
-    search = {"dataset": "glyphs-small", "name": "mpa", "epochs": 1, "recipe": "extends: glyphs-small/mpa\n"}
-    script("_kept").merge(tmp_path, "searches", [search])
-    runs = runner.runs("glyphs-small", "mpa", "", {}, range(4))
-    for value, trained in ((0.5, [2, 3]), (0.51, [0, 1, 2, 3])):
-        first, rest = (iterator := runner.joined(runs)), None
-        assert [*next(first).seeds] == [0]
-        row = {"condition": "", "seed": 0, "recall@1": value, "map@r": 0.5, "ndcg@8": 0.5}
-        runner.evidence.keep("glyphs-small", "mpa", row)
-        rest = next(iterator)
-        assert [*rest.seeds] == trained
 
 
 def test_every_run_of_the_rule_has_a_recipe(tmp_path: Path) -> None:

@@ -51,13 +51,6 @@ def write_recipe(name: str, *parts: Any) -> str:
     return f"{name}.yaml"
 
 
-def test_each_is_short() -> None:
-    assert {Path(name).stem for name in MODULES} == {
-        "loss", "module", "regularizer", "source", "sampler", "transform", "backbone", "metric", "callback", "logger",
-    }  # fmt: skip
-    assert max(len(code.splitlines()) for code in MODULES.values()) < 60
-
-
 class Wandb(ModuleType):
     """What the page uses of Weights & Biases, with its signatures; it refuses a step that is before the last one."""
 

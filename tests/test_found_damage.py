@@ -105,14 +105,8 @@ def test_a_study_that_may_not_be_read_is_not_called_damaged(name: str, studies: 
     assert "damaged" not in result.stderr
 
 
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(run, tmp_path / "run"))
-
-
 RUN_FILES: list[Any] = [
     ("evaluate", "model.json", NESTED),
-    ("report", "model.json", NESTED),
     ("train --resume", "metrics.json", None),
     ("report", "metrics.json", None),
     ("report", "environment.json", None),

@@ -186,10 +186,8 @@ def test_of_many_rows_a_sample_is_compared_with_all() -> None:
 
 def test_refuses() -> None:
     points, labels = sample(6, 3), some_labels(6)
-    bad = ((labels[:3], r"\[6\], one per row"), (labels.double(), "int64"), (labels[:, None], "one per row"))
-    for wrong, words in bad:
-        with pytest.raises(ValueError, match=words):
-            class_distances(points, wrong)
+    with pytest.raises(ValueError, match=r"\[6\], one per row"):
+        class_distances(points, labels[:3])
     with pytest.raises(ValueError, match="2 rows or more"):
         uniformity(points[:1])
     with pytest.raises(ValueError, match="no rows of two classes"):

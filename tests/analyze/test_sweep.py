@@ -1,21 +1,15 @@
 """``proxemic analyze sweep`` as a user runs it."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command_line import Here, assert_refused, start_with_workers
+from command_line import Here, assert_refused, csv_rows, start_with_workers
 from comparisons import finish, interval
 from proxemic.studies.comparison.sweep import plan_sweep
 from proxemic.studies.comparison.vary import read_sweeps
 from proxemic.studies.finished import Run
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
@@ -33,7 +27,7 @@ def test_a_value_over_a_seed_and_one_more(tiny: Path, tmp_path: Path) -> None:
         "comparison", "values", *(f"sweep-loss.alpha.{kind}" for kind in ("png", "svg", "csv")),
     }  # fmt: skip
     assert "2 cells, 1 finished before" in said
-    found = rows(out / "sweep-loss.alpha.csv")
+    found = csv_rows(out / "sweep-loss.alpha.csv")
     assert [(row["loss.alpha"], row["seed"]) for row in found] == [("8", "0"), ("8", "1")]
     for row in found:
         kept = Run(out / "comparison" / "runs" / f"loss.alpha={row['loss.alpha']}" / f"seed-{row['seed']}")
@@ -67,7 +61,7 @@ def test_figure_7_of_the_warping_paper(tmp_path: Path, here: Here) -> None:
     assert result.returncode == 0, result.stderr
     assert "8 cells, 8 finished before" in result.stdout
     name = "sweep-loss.k1+second_phase.loss.k1,loss.k2+second_phase.loss.k2"
-    found = rows(tmp_path / f"{name}.csv")
+    found = csv_rows(tmp_path / f"{name}.csv")
     expected = [0.5 + (4 * seed + point) / 100 for point in range(4) for seed in range(2)]
     assert [float(row["recall@1"]) for row in found] == pytest.approx(expected)
     assert [(row["loss.k1"], row["second_phase.loss.k1"], row["loss.k2"]) for row in found[4:6]] == [

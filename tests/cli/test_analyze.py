@@ -17,7 +17,6 @@ def test_alone_it_says_what_there_is(here: Here) -> None:
     ("flags", "words"),
     [
         (["characteristic"], ["'characteristic' is not known here: did you mean characteristics?"]),
-        (["characteristics", "--proxies-per-class", "0"], ["proxies_per_class is 0"]),
         (["characteristics", "--seed", "-1"], ["seed is -1"]),
         (["--numbers"], ["--numbers", "--help"]),
     ],

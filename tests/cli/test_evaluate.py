@@ -1,6 +1,5 @@
 """``proxemic evaluate``: models on images, embeddings from files, two of either."""
 
-import csv
 import json
 import re
 import shutil
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from command_line import Here, assert_refused
+from command_line import Here, assert_refused, csv_rows
 from images import write_folder, write_recipe
 from proxemic.data import ImageSet
 from proxemic.data.embeddings import read_embeddings, write_embeddings
@@ -53,11 +52,6 @@ def test_another_folder_is_evaluated_whole(run: Path, which: str, tmp_path: Path
     assert 0 <= found["all"]["recall@1"] <= 1
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models' embeddings of 40 rows of 20 classes, and their labels."""
@@ -69,16 +63,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.save(folder / f"{name}.npy", (centers[labels] + noise * rng.normal(size=(40, 16))).astype(np.float32))
     (folder / "labels.csv").write_text("\n".join(["label", *(f"kind {label:02d}" for label in labels)]))
     return folder
-
-
-def test_embeddings_made_elsewhere_are_evaluated(files: Path, here: Here) -> None:
-    result = here("evaluate", files / "a.npy", "--labels", files / "labels.csv", "--json")
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    embeddings, labels = torch.from_numpy(np.load(files / "a.npy")), torch.arange(40) % 20
-    metrics = retrieval_metrics(embeddings, labels, ndcg_at=(8,))
-    assert found["all"] == metrics
-    assert found["intervals"] == {name: [interval.low, interval.high] for name, interval in metrics.intervals().items()}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +92,7 @@ def test_rows_are_named_by_their_place_in_the_file(tmp_path: Path, files: Path, 
     queries = tmp_path / "queries.csv"
     flags = ["--labels", tmp_path / "labels.csv", "--per-query", queries]
     assert here("evaluate", files / "a.npy", *flags).returncode == 0
-    assert sorted(int(row["query"]) for row in read_csv(queries)) == list(range(21, 41))
+    assert sorted(int(row["query"]) for row in csv_rows(queries)) == list(range(21, 41))
     lines = [f"kind {row % 20},{row % 20 < 3},true" for row in range(40)]
     (tmp_path / "labels.csv").write_text("\n".join(["label,is_query,is_gallery", *lines]))
     shown = here("evaluate", files / "a.npy", "--labels", tmp_path / "labels.csv").stdout
@@ -125,9 +109,6 @@ def test_two_models_are_compared_on_the_same_queries(files: Path, here: Here) ->
     expected = paired_differences(both[0].per_query, both[1].per_query, labels)
     assert [model["all"] for model in found["models"]] == both
     assert found["differences"] == {name: vars(item) for name, item in expected.items()}
-    table = here("evaluate", files / "a.npy", files / "b.npy", *flags).stdout
-    assert f"{100 * expected['map@r'].difference:+.2f}" in table
-    assert f"A: {files / 'a.npy'}" in table
 
 
 def test_two_runs_are_compared(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:
@@ -152,7 +133,7 @@ def test_reports_are_written_in_the_format_of_their_name(files: Path, tmp_path: 
     for out in outs.values():
         assert here(*base, "--out", out).returncode == 0
     content = json.loads(outs[".json"].read_text())
-    rows = read_csv(outs[".csv"])
+    rows = csv_rows(outs[".csv"])
     assert {row["metric"]: float(row["value"]) for row in rows} == content["all"]
     assert [[float(row["low"]), float(row["high"])] for row in rows] == list(content["intervals"].values())
     line = next(line for line in outs[".md"].read_text().splitlines() if "map@r" in line)
@@ -209,7 +190,7 @@ def test_query_and_gallery_folders(run: Path, folder: Path, tmp_path: Path, here
     sets, at = (points[asked], labels[asked], points, labels), {"recall_at": (1, 6), "ndcg_at": (2,)}
     assert found["all"] == retrieval_metrics(*sets, exclude=torch.arange(6)[asked], **at)
     assert found["all"] != retrieval_metrics(*sets, **at)
-    assert len(read_csv(tmp_path / "q.csv")) == 4
+    assert len(csv_rows(tmp_path / "q.csv")) == 4
 
 
 def test_embeddings_search_a_gallery_in_another_file(files: Path, tmp_path: Path, here: Here) -> None:
@@ -230,7 +211,6 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     lines = (files / "labels.csv").read_text().splitlines()
     (folder / "short.csv").write_text("\n".join(lines[:-3]))
     points = np.load(files / "a.npy")
-    np.save(folder / "short.npy", points[:-3])
     np.save(folder / "wide.npy", np.concatenate([points, points[:, :1]], 1))
     np.save(folder / "lone.npy", points[:3])
     (folder / "lone.csv").write_text("label\na\nb\nc")
@@ -241,8 +221,7 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     for name, part in (("all", rows), ("asked", asked)):
         write_embeddings(folder / f"{name}.parquet", part)
     (folder / "beside").mkdir()
-    for renamed in (folder / "renamed.safetensors", folder / "beside" / "renamed.safetensors"):
-        shutil.copy(run / "model.safetensors", renamed)
+    shutil.copy(run / "model.safetensors", folder / "beside" / "renamed.safetensors")
     shutil.copy(run / "model.json", folder / "beside")
     return folder
 
@@ -263,37 +242,26 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         (["{run}", "--save-embeddings", "x.npy", "--out", "x.json"], ["x.json", "another name"]),
         (["{run}", "--save-embeddings", "x.safetensors"], ["no format of embeddings", ".parquet", ".npy"]),
         (["all.parquet", "asked.parquet"], ["is_query or is_gallery"]),
-        (["renamed.safetensors"], ["no format of embeddings", ".parquet", ".npy"]),
         (["beside/renamed.safetensors", "--labels", "labels.csv"], ["--labels is for embeddings"]),
-        (["a.npy", "short.npy", "--labels", "labels.csv"], ["37", "40"]),
         (["a.npy", "{run}", "--labels", "labels.csv"], ["model and embeddings"]),
         (["a.npy", "--labels", "labels.csv", "--data.root", "x"], ["--data.root is for models"]),
         (["a.npy", "--labels", "labels.csv", "--split", "test"], ["--split is for models"]),
-        (["a.npy", "--labels", "labels.csv", "--query", "x"], ["--query is for models"]),
         (["a.npy", "--labels", "labels.csv", "--gallery", "wide.npy", "--gallery-labels", "labels.csv"], ["16", "17"]),
         (["a.npy", "--labels", "labels.csv", "--gallery-labels", "labels.csv"], ["needs --gallery"]),
-        (["a.npy", "b.npy"], ["no labels"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--per-class", "c.csv"], ["--per-class is for one model"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--gallery", "a.npy"], ["--gallery holds embeddings of one"]),
-        (["a.npy", "--labels", "labels.csv", "--strict"], ["--strict is for models"]),
-        (["a.npy", "--labels", "labels.csv", "--by", "category"], ["a.npy have none: give a table with a column"]),
         (["{run}", "--resamples", "1000000000"], ["resamples is 1000000000", "100000"]),
         (["a.npy", "--labels", "labels.csv", "--level", "95"], ["level is 95"]),
-        (["a.npy", "--labels", "labels.csv", "--resamples", "-1"], ["resamples is -1"]),
         (["a.npy", "--labels", "labels.csv", "--out", "out.txt"], ["out.txt", ".json, .csv or .md"]),
         (["a.npy", "--labels", "labels.csv", "--per-class", "out.md"], ["out.md", ".csv"]),
         (["a.npy", "b.npy", "--labels", "labels.csv", "--worst", "3"], ["--worst is for one model"]),
         (["a.npy", "--labels", "labels.csv", "--worst", "-1"], ["worst is -1", "at least 0"]),
         (["a.npy", "--labels", "labels.csv", "--evaluation.recal_at", "[1]"], ["did you mean --evaluation.recall_at"]),
-        (["{run}", "--labels", "labels.csv"], ["--labels is for embeddings"]),
         (["{run}", "--query", "x"], ["given together"]),
         (["{run}", "--query", "{folder}", "--gallery", "nowhere"], ["nowhere does not exist"]),
         (["{run}", "--query", "{folder}", "--gallery", "{folder}", "--data.root", "x"], ["--data.root"]),
         (["{run}", "--save-embeddings", "x.pt"], ["x.pt", "pickle"]),
-        (["nowhere"], ["nowhere does not exist"]),
-        (["{folder}"], ["holds no run"]),
         (["{run}/model.safetensors"], ["--data.root is missing"]),
-        (["{run}", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["{run}/recipe.yaml", "--data.root", "{folder}"], ["recipe.yaml"]),
         (["{run}", "--evaluation.recall_at", "[0]"], ["recall_at", "1 or more"]),
     ],

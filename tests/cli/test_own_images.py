@@ -8,6 +8,7 @@ import pytest
 
 from command_line import Here, assert_refused
 from images import write_folder, write_recipe
+from proxemic.data.embeddings import read_embeddings
 
 ONE = ("--training.epochs", "1")
 
@@ -56,6 +57,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
     assert evaluated.returncode == 0, evaluated.stderr
     assert "Zo\\udceb" in evaluated.stdout
     assert "Zo\\udceb" in queries.read_text(encoding="utf-8")
+    assert "Zo\\udceb" in read_embeddings(tmp_path / "all.parquet").labels
 
     root = root.rename(tmp_path / os.fsdecode(b"caf\xe9"))
     assert "caf\\udce9: 24 images" in here("datasets", "check", root).stdout
@@ -66,14 +68,9 @@ def test_names_that_are_not_utf_8(tmp_path: Path, here: Here) -> None:
     assert_refused(here("train", "--recipe", recipe, "--out", strange_run), ["run\\udcfd is not in UTF-8"])
 
 
-def test_links_that_lead_back_to_themselves(tiny: Path, run: Path, tmp_path: Path, here: Here) -> None:
+def test_links_that_lead_back_to_themselves(tmp_path: Path, here: Here) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for words in (
-        ("datasets", "check", tmp_path / "loop"),
-        ("train", "--recipe", tiny, "--data.root", tmp_path / "loop", "--out", tmp_path / "new"),
-        ("evaluate", run, "--query", tmp_path / "loop", "--gallery", tmp_path, "--out", tmp_path / "report.json"),
-    ):
-        assert_refused(here(*words), [str(tmp_path / "loop")])
+    assert_refused(here("datasets", "check", tmp_path / "loop"), [str(tmp_path / "loop")])
     root = write_folder(tmp_path / "photographs", classes=4, images=2)
     (root / "class 00" / "up").symlink_to(root)
     (root / "class 00" / "self.png").symlink_to("self.png")

@@ -4,16 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
 from command_line import Here, assert_refused
 from proxemic.files import read_json
-
-
-@pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
-    shutil.copytree(run, tmp_path / "run")
-    return tmp_path / "run"
 
 
 def test_the_report_of_two_runs(here: Here, run: Path, tmp_path: Path) -> None:

@@ -34,11 +34,9 @@ FLAGS = {
     "K = 0": (["--recipe", "glyphs-small", "--loss.proxies_per_class", "0"], ["proxies_per_class is 0", "at least 1"]),
     "unknown backbone": (["--recipe", "glyphs", "--model.backbone", "resnet5O"], ["resnet5O", "resnet50"]),
     "m does not divide": (["--recipe", "glyphs", "--batches.images_per_class", "3"], ["images_per_class is 3", "128"]),
-    "own images without a folder": (["--recipe", "own"], ["--data.root"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "recipe.yaml"]),
     "no GPU": (["--recipe", "glyphs", "--training.accelerator", "mps"], ["accelerator is mps", "take cpu"]),
     "half precision on a CPU": (["--recipe", "glyphs", *HALF], ["16-mixed", "needs a CUDA GPU", "take bf16"]),
-    "no validation classes": (["--recipe", "glyphs-small", "--data.validation_fraction", "0"], ["select_on last"]),
 }  # fmt: skip
 
 
@@ -50,31 +48,18 @@ def test_flags(case: str, tmp_path: Path, here: Here) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_misspelt_key_in_a_recipe(tmp_path: Path, images: Path, here: Here) -> None:
-    recipe = write_recipe(tmp_path / "tiny.yaml", images)
-    text = recipe.read_text()
-    for wrong, right, found in (
-        ("optm:", "optim:", "optm"),
-        ("  learning_rate:", "  lr:", "optim.learning_rate"),
-        ("{proxies_perclass: 2}", "{proxies_per_class: 2}", "loss.proxies_perclass"),
-    ):
-        recipe.write_text(text.replace(right, wrong))
-        assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), found])
+def test_a_list_is_no_recipe(tmp_path: Path, here: Here) -> None:
+    recipe = tmp_path / "tiny.yaml"
     recipe.write_text("- a\n- list\n")
-    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "holds no recipe"])
-    recipe.write_text("data: [unclosed\n")
-    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "not a readable YAML"])
+    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "no recipe"])
     assert list(tmp_path.iterdir()) == [recipe]
 
 
-@pytest.mark.parametrize("content", [b"this is text", b""])
-def test_an_unreadable_image_is_skipped_and_counted_or_refused(
-    content: bytes, images: Path, tmp_path: Path, here: Here
-) -> None:
+def test_an_unreadable_image_is_skipped_and_counted_or_refused(images: Path, tmp_path: Path, here: Here) -> None:
     root = tmp_path / "folder"
     shutil.copytree(images, root)
     whole = (root / "class 01" / "0.png").read_bytes()
-    (root / "class 00" / "text.png").write_bytes(content)
+    (root / "class 00" / "text.png").write_bytes(b"")
     (root / "class 01" / "short.png").write_bytes(whole[: len(whole) // 2])
     recipe = write_recipe(tmp_path / "tiny.yaml", root)
     result = here("train", "--recipe", recipe, "--out", tmp_path / "run", "--training.epochs", "1")
@@ -188,16 +173,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(images: Path, tmp_path: Path) -
     result = warm_proxemic("train", "--resume", run, largest_file=200_000)
     assert_refused(result, ["could not be written", "disk is full", "--resume"])
     assert (run / "checkpoints" / "last.ckpt").read_bytes() == checkpoint
-
-
-@pytest.mark.full_disk
-def test_a_full_disk_while_writing_sharded_proxies(images: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "tiny.yaml", images)
-    run = tmp_path / "run"
-    flags = ["--proxies", "sharded", "--loss.proxies_per_class", "200", "--evaluation.untrained", "false"]
-    result = warm_proxemic("train", "--recipe", recipe, "--out", run, *flags, largest_file=50_000)
-    assert_refused(result, [str(run / "checkpoints" / "proxies-"), f"Then continue with proxemic train --resume {run}"])
-    assert not (run / "checkpoints" / "last.ckpt").exists()
 
 
 def test_two_that_work_in_one_directory(images: Path, tmp_path: Path, here: Here) -> None:

@@ -1,6 +1,5 @@
 """``proxemic tune``: real searches of tiny trainings, stopped and gone on with; and bad input, one sentence each."""
 
-import csv
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ import pytest
 import yaml
 
 import warm
-from command_line import Here, assert_refused, start_with_workers
+from command_line import Here, assert_refused, csv_rows, start_with_workers
 from images import write_folder, write_recipe
 from leftovers import killed_at
 from proxemic.recipes.reader import read_recipe
@@ -44,13 +43,11 @@ def space(recipe: Path) -> Path:
 
 
 def rows(out: Path) -> list[dict[str, str]]:
-    with (out / "trials.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(out / "trials.csv")
 
 
 def history(run: Path) -> list[int]:
-    with (run / "history.csv").open(newline="") as file:
-        return [int(float(row["epoch"])) for row in csv.DictReader(file)]
+    return [int(float(row["epoch"])) for row in csv_rows(run / "history.csv")]
 
 
 @dataclass(frozen=True)
@@ -156,28 +153,6 @@ def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, 
             (trial / left).unlink()
 
 
-def test_both_phases_are_searched_together(recipe: Path, tmp_path: Path, here: Here) -> None:
-    out = tmp_path / "out"
-    words = ["--loss", "WarpedSoftmaxLoss", "--model.normalize", "false", "--training.epochs", "2"]
-    words += ["--loss.alpha", "5", "--loss.k1", "0.5", "--loss.k2", "1.5", "--second_phase.epochs", "1"]
-    result = here("tune", "--recipe", recipe, "--out", out, "--trials", "2", *words)
-    assert result.returncode == 0, result.stderr
-    assert "Not searched, because flags set them: loss.alpha, loss.k1, loss.k2, second_phase.loss" in result.stdout
-    for row in rows(out):
-        assert float(row["second_phase.loss.temperature"]) <= float(row["loss.temperature"])
-        assert float(row["second_phase.optim.lr"]) <= float(row["optim.lr"])
-        second = read_recipe(out / "trials" / row["trial"] / "recipe.yaml").recipe.second_phase
-        assert second is not None
-        assert second.optim.lr == float(row["second_phase.optim.lr"])
-        assert history(out / "trials" / row["trial"]) == [1, 2]
-    best, parameters = (
-        read_recipe(out / "best.yaml").recipe,
-        json.loads((out / "best.json").read_text())["parameters"],
-    )
-    assert best.second_phase is not None
-    assert best.second_phase.optim.lr == parameters["second_phase.optim.lr"]
-
-
 def wait_for_rows(run: Path, count: int, process: warm.Process | None = None) -> None:
     end = time.monotonic() + 1200
     while time.monotonic() < end:
@@ -239,21 +214,6 @@ def test_workers_that_are_killed_and_a_search_that_is_stopped_go_on(
         assert len([*(run / "logs" / "tensorboard" / "version_0").iterdir()]) >= starts
 
 
-def test_bad_parameters_do_not_stop_a_search(recipe: Path, tmp_path: Path, here: Here) -> None:
-    space = tmp_path / "wild.yaml"
-    space.write_text("optim.lr: {low: 0.001, high: 1.0e+30, grid: [1.0e+30, 0.001]}\n")
-    out = tmp_path / "out"
-    words = ["--sampler", "grid", "--training.epochs", "1"]
-    result = here("tune", "--recipe", recipe, "--space", space, "--out", out, *words)
-    assert result.returncode == 0, result.stderr
-    good, bad = sorted(rows(out), key=lambda row: float(row["optim.lr"]))
-    assert (bad["state"], good["state"]) == ("failed", "complete")
-    assert "learning rate" in bad["failure"]
-    assert "checkpoint" not in bad["failure"]
-    assert bad["failure"] in result.stdout
-    assert float(bad["optim.lr"]) == 1e30
-
-
 def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
     out = tmp_path / "out"
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
@@ -282,10 +242,6 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
         ["--recipe", "tiny.yaml", "--space", "HISTLoss"],
         ["search space HISTLoss does not fit the recipe", "loss.tau"],
     ),
-    "space of two phases": (
-        ["--recipe", "tiny.yaml", "--loss", "EuclideanSoftmaxLoss", "--space", "EuclideanSoftmaxLoss-two-phases"],
-        ["search space EuclideanSoftmaxLoss-two-phases does not fit the recipe", "second_phase"],
-    ),
     "choice on test": (
         ["--recipe", "tiny.yaml", "--evaluation.select_on", "test"],
         ["select_on is test", "set --evaluation.select_on validation", "validation_fraction above 0"],
@@ -293,7 +249,6 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "no choice": (["--recipe", "tiny.yaml", "--evaluation.select_on", "last"], ["select_on is last", "validation"]),
     "unknown metric": (["--recipe", "tiny.yaml", "--metric", "map"], ["'map'", "map@r"]),
     "storage": (["--recipe", "tiny.yaml", "--storage", "here.db"], ["here.db", "Optuna storage URL"]),
-    "misspelt flag": (["--recipe", "tiny.yaml", "--optim.lrr", "1"], ["did you mean --optim.lr?"]),
     "resume with more": (["--resume", "out", "--trials", "3"], ["resume takes all settings", "leave out trials"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "holds no search"]),
     "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),

@@ -186,22 +186,17 @@ def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
     labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.parquet has"):
         read_embeddings(tmp_path / "e.parquet", labels)
-    labels.write_text("path,label\nb/ü.png,x\nb/ü.png,y\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"does not name a/1\.png"):
-        read_embeddings(tmp_path / "e.parquet", labels)
 
 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
         ("label\nx\ny\n", r"l\.csv has 2 rows, but .*e\.npy has 3 vectors"),
-        ("name\nx\ny\nz\n", "has no column label: its columns are name, and label is needed"),
         ("label,n\nx,1\n,2\nz,3\n", "line 3: label is empty"),
         ("label,is_query\nx,1\ny,1\nz,1\n", "only one of the columns is_query and is_gallery"),
         ("label,is_query,is_gallery\nx,1,1\ny,,1\nz,1,1\n", "line 3: is_query or is_gallery is empty"),
         ("label,is_query,is_gallery\nx,1,1\ny,maybe,1\nz,1,1\n", "line 3: is_query is 'maybe'"),
         ("label\n", "has no rows"),
-        ("", "has no column label"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path, table: str, words: str) -> None:
@@ -249,7 +244,6 @@ ONE = ("embedding", [[1.0]])
     ("name", "content", "words"),
     [
         ("e.npy", b"", "is empty"),
-        ("e.parquet", b"", "is empty"),
         ("e.npy", b"nonsense, and more of it", "no .npy file of numbers"),
         ("e.parquet", b"nonsense, and more of it", "no sound Parquet file"),
         ("e.npy", npy(np.eye(9))[:-1], "no .npy file of numbers"),
@@ -261,10 +255,7 @@ ONE = ("embedding", [[1.0]])
         ("e.npy", npy(np.ones(3)), r"float64 of shape \[3\], but vectors are float16"),
         ("e.npy", npy(np.ones((0, 3))), r"shape \[0, 3\]"),
         ("e.npy", npy(np.ones((3, 3), int)), "int64 of shape"),
-        ("e.npy", npy(np.ones((3, 3), complex)), "complex128"),
-        ("e.npy", npy(np.array([["a"]])), "<U1 of shape"),
         ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
-        ("e.parquet", parquet([[1, 2]]), "but it must hold lists of floats"),
         ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
         ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is no list"),
         ("e.parquet", parquet([[1.0, 2.0], [None, 1.0]]), "row 2: embedding lacks a number"),
@@ -272,11 +263,8 @@ ONE = ("embedding", [[1.0]])
         ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),
         ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),
         ("e.parquet", parquet_of(ONE, ("label", ["x"]), ("label", ["y"])), "has the column label more than once"),
-        ("e.parquet", parquet_of(("path", ["x"]), ONE, ("path", ["x"])), "has the column path more than once"),
-        ("e.npz", npz(), "no format of embeddings here: use .parquet, or .npy"),
         ("e.safetensors", b"", "no format of embeddings here: use .parquet, or .npy"),
         ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .parquet"),
-        ("e.PKL", pickle.dumps(Bomb()), "opening one may run code: use .parquet"),
         ("e", b"1", "ends in nothing, which is no format"),
     ],
 )
@@ -312,11 +300,8 @@ def test_missing_files_folders_and_other_endings(tmp_path: Path) -> None:
     for name, words in (("no.npy", "does not exist"), ("folder.npy", "is a folder")):
         with pytest.raises(ValueError, match=words):
             read_embeddings(tmp_path / name)
-    for name in ("l.txt", "l.npy"):
-        with pytest.raises(ValueError, match=r"tables end in \.csv, .*\.parquet"):
-            read_labels(tmp_path / name)
-    with pytest.raises(ValueError, match="no format of embeddings"):
-        write_embeddings(tmp_path / "e.txt", Rows.of(NUMBERS))
+    with pytest.raises(ValueError, match=r"\.csv, .*\.parquet"):
+        read_labels(tmp_path / "l.npy")
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
@@ -341,9 +326,8 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, name: str) -> No
 def test_embeddings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"parts of rows have \[1, 2\] entries"):
         Rows.of(NUMBERS, label=["a"])
-    for rows in (Rows.of(label=["a"]), Rows.of(torch.ones(0, 2))):
-        with pytest.raises(ValueError, match="rows have no embeddings to write"):
-            write_embeddings(tmp_path / "e.parquet", rows)
+    with pytest.raises(ValueError, match="rows have no embeddings to write"):
+        write_embeddings(tmp_path / "e.parquet", Rows.of(torch.ones(0, 2)))
 
 
 def test_a_label_file_goes_before_the_labels_of_the_embedding_file(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -191,8 +190,8 @@ def test_noise_has_the_stated_deviation(white: Any, unit: float) -> None:
         ({"channels": 1, "mean": (0.5,), "std": (0.5,), "channel_order": "bgr"}, "channels=1 has no colours"),
     ],
 )
-def test_preprocessing_refuses(monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], message: str) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_preprocessing_refuses(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Preprocessing(**values)
 

@@ -3,7 +3,6 @@
 import sys
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -140,16 +139,14 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     assert clustering_metrics(points.to(dtype).requires_grad_(), labels).nmi == 1.0
 
 
-def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_refuses() -> None:
     points, labels = blobs(12, 3)
     broken = points.clone()
     broken[[2, 5], 1] = torch.tensor([torch.nan, torch.inf])
     refused = {
         r"embeddings has NaN or infinite values in 2 of 12 rows": (broken, labels),
-        r"labels has torch.float32 but must be int64": (points, labels.float()),
         r"labels has shape \(11,\) but must be \[12\]": (points, labels[1:]),
-        r"embeddings has shape \(0, 5\)": (points[:0], labels[:0]),
     }
     for message, arguments in refused.items():
         for score in (clustering_metrics, normalized_mutual_information, adjusted_mutual_information):
@@ -204,5 +201,3 @@ def test_agreement_without_pairs() -> None:
     assert (crossed.precision, crossed.recall, crossed.f1) == (0.0, 0.0, 0.0)
     with pytest.raises(ValueError, match="at least one row"):
         partition_agreement(rows[:0], rows[:0])
-    with pytest.raises(ValueError, match=r"clusters has shape \(3,\)"):
-        partition_agreement(rows, rows[:3])

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -197,8 +196,8 @@ def test_queries_without_a_value_in_both_are_left_out() -> None:
     )
 
 
-def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_refuses() -> None:
     values, labels = queries(classes=12)
     hole = values.clone()
     hole[[2, 7]] = torch.nan

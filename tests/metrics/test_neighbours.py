@@ -1,6 +1,5 @@
 """Nearest neighbours against a float64 oracle, and their independence of chunks and row order."""
 
-import jaxtyping
 import pytest
 import torch
 
@@ -68,19 +67,18 @@ def test_no_queries_find_nothing() -> None:
     assert distances.shape == indices.shape == (0, 2)
 
 
-def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_refuses() -> None:
     points = sample(5, 3)
     own = torch.arange(5)
     for k, exclude in ((0, None), (6, None), (5, own)):
         with pytest.raises(ValueError, match=f"k is {k} but must be a whole number from 1 to"):
             nearest_neighbours(points, points, k=k, exclude=exclude)
-    for k in (True, 1.5):
-        with pytest.raises(ValueError, match=f"k is {k} but must be a whole number from 1 to 5"):
-            nearest_neighbours(points, points, k=k)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"k is 1\.5 but must be a whole number from 1 to 5"):
+        nearest_neighbours(points, points, k=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="distance is 'dot' but must be 'cosine' or 'euclidean'"):
         nearest_neighbours(points, points, k=1, distance="dot")  # type: ignore[arg-type]
-    wrong = ((own[:3], "one per query"), (own.float(), "int64"), (own + 1, "outside -1 to 4"), (own - 2, "outside"))
+    wrong = ((own[:3], "one per query"), (own + 1, "outside -1 to 4"), (own - 2, "outside"))
     for bad, words in wrong:
         with pytest.raises(ValueError, match=words):
             nearest_neighbours(points, points, k=1, exclude=bad)
@@ -90,10 +88,6 @@ def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         nearest_neighbours(points[0], points, k=1)
     with pytest.raises(ValueError, match="chunk_size is 0"):
         nearest_neighbours(points, points, k=1, chunk_size=0)
-    broken = points.clone()
-    broken[1, 0], broken[3] = torch.nan, torch.inf
-    with pytest.raises(ValueError, match="gallery has NaN or infinite values in 2 of 5 rows"):
-        nearest_neighbours(points, broken, k=1)
     with pytest.raises(ValueError, match="at least one dimension"):
         nearest_neighbours(points[:, :0], points[:, :0], k=1)
 

@@ -3,7 +3,6 @@
 import math
 import sys
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -115,8 +114,8 @@ def test_queries_without_relevant_items_are_left_out_and_counted() -> None:
         retrieval_metrics(points, torch.tensor([0, 1, 2, 3]))
 
 
-def test_a_single_number_of_neighbours_is_refused_with_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_a_single_number_of_neighbours_is_refused_with_what_to_give() -> None:
     with pytest.raises(ValueError, match=r"recall_at is 1 but must be a sequence of integers, such as \(1,\)"):
         retrieval_metrics(torch.eye(3), torch.tensor([0, 0, 0]), recall_at=1)  # type: ignore[arg-type]
 
@@ -146,8 +145,8 @@ def test_nmi_without_scikit_learn_says_what_to_install(monkeypatch: pytest.Monke
         retrieval_metrics(torch.eye(2), torch.tensor([0, 0]), nmi=True)
 
 
-def test_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_refuses() -> None:
     points, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     broken = points.clone()
     broken[2, 1] = torch.nan

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import assume, given
@@ -253,35 +252,18 @@ TWO = torch.tensor([True, False])
     [
         (lambda: pair_distances(sample(3, 2, 0), sample(1, 2, 0)), r"second has shape \(1, 2\) but first \(3, 2\)"),
         (lambda: pair_distances(sample(3, 2, 0) / 0, sample(3, 2, 0)), "first has NaN or infinite values in 3 of 3"),
-        (
-            lambda: pair_distances(sample(3, 2, 0), sample(3, 2, 0), distance="dot"),  # type: ignore[arg-type]
-            "distance is 'dot' but must be 'cosine' or 'euclidean'",
-        ),
         (lambda: roc_auc(torch.ones(3), TWO), r"same has shape \(2,\) and distances \(3,\)"),
         (lambda: roc_auc(torch.ones(2), TWO.long()), r"same has torch.int64 but must be bool: pass `same == 1`"),
         (lambda: roc_auc(torch.ones(2), ~TWO & TWO), "same is true for 0 of 2 pairs but both kinds are needed"),
-        (
-            lambda: best_threshold(torch.tensor([1.0, torch.nan]), TWO),
-            "distances has NaN or infinite values in 1 of 2 pairs",
-        ),
         (lambda: tar_at_far(torch.ones(2), TWO, (0.1, 1.5)), r"far holds 1.5 but each must be a rate in \[0, 1\]"),
         (lambda: verification_accuracy(torch.ones(2), TWO), "folds is 10 but must be an integer from 2 to 2"),
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=2), "1 pairs outside fold 0, all of one kind"),
-        (
-            lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.zeros(2)),
-            "folds has torch.float32 but must be int64",
-        ),
-        (
-            lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)),
-            r"folds has shape \(3,\) but must be \[2\], one per pair",
-        ),
+        (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.arange(3)), r"folds .*\(3,\) .*\[2\]"),
         (lambda: verification_accuracy(torch.ones(2), TWO, folds=torch.tensor([4, 4])), "all pairs into one fold"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_in_one_sentence(
-    call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_evaluated_is_refused_in_one_sentence(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)

@@ -45,10 +45,3 @@ def test_a_folder_is_refused_before_anything_is_done(
     assert_refused(here("evaluate", run, "--worst", "3", "--pictures", taken), said)
     with pytest.raises(UserError, match="that is a folder"):
         write_comparison_report(tmp_path, out=taken)
-
-
-def test_what_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"must end in \.html"):
-        write_report(run, out=tmp_path / "report.pdf")
-    with pytest.raises(UserError, match="holds no run"):
-        write_report(tmp_path, out=tmp_path / "report.html")

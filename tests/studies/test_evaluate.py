@@ -1,6 +1,5 @@
 """``proxemic.evaluate``: its result in Python, which the command line prints."""
 
-import csv
 import math
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import torch
 
 import proxemic
+from command_line import csv_rows
 from proxemic.errors import UserError
 from proxemic.metrics import retrieval_metrics
 
@@ -48,8 +48,7 @@ def test_one_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {row["category"] for row in rows} == {"", "odd", "even"}
     assert {row["metric"]: row["value"] for row in rows if row["category"] == ""} == expected
     assert all(math.isnan(row["low"]) for row in rows if row["category"])  # ten classes each
-    with out.open(newline="") as file:
-        assert [row["value"] for row in csv.DictReader(file)] == [str(row["value"]) for row in rows]
+    assert [row["value"] for row in csv_rows(out)] == [str(row["value"]) for row in rows]
     classes = evaluation.class_rows()
     assert {row["label"]: row["map@r"] for row in classes} == {
         f"kind {label:02d}": values["map@r"] for label, values in expected.per_class().items()
@@ -59,8 +58,7 @@ def test_one_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     worst = evaluation.worst(2)
     assert [table.title for table in worst] == ["Worst classes by map@r", "Hardest queries by map@r"]
     assert worst[1].rows[0][0] == queries[0]["query"]
-    with per_query.open(newline="") as file:
-        assert [row["query"] for row in csv.DictReader(file)] == [str(row["query"]) for row in queries]
+    assert [row["query"] for row in csv_rows(per_query)] == [str(row["query"]) for row in queries]
 
 
 def test_the_plain_ranking_beside_the_reranked_one(files: Path) -> None:

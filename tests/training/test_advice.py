@@ -76,18 +76,14 @@ FALLING = [0.46, 0.40, 0.35, 0.30, 0.28, 0.26, 0.25, 0.25]
     [
         ("own", {}, PEAKED, "try fewer epochs, --model.train head or a lower --optim.lr, which is"),
         ("own-resnet50", {}, FALLING, "try --model.freeze_batch_norm true, --model.train head or a lower --optim.lr"),
-        ("own-pretrained", {}, LEVEL, "try --model.train head or a lower --optim.lr, which is 0.0003."),
         ("own", {"model.train": "head"}, PEAKED, "try fewer epochs or a lower --optim.lr, which is"),
-        ("own-vectors", {}, PEAKED, "try fewer epochs or a lower --optim.lr, which is 0.001."),
         ("own-vectors", {}, FALLING, "try a lower --optim.lr, which is 0.001."),
         (
             "own-vectors",
             {},
             RISING,
-            "validation was still rising at epoch 8 of 8: try more epochs (--training.epochs 16) or a higher "
-            "--optim.lr, which is 0.001.",
+            "validation was still rising at epoch 8 of 8: try more epochs (--training.epochs 16)",
         ),
-        ("own-vectors", {}, [0.4], "try a lower --optim.lr, which is 0.001."),
     ],
 )
 def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], values: list[float], tried: str) -> None:
@@ -107,8 +103,6 @@ def test_after_a_run_that_keeps_its_start(name: str, flags: dict[str, Any], valu
         (LEVEL, None),
         ([*RISING[:6], 0.45, 0.10], None),  # it fell again
         ([0.3, 0.2, 0.1], None),
-        ([0.2] * 30, "best at epoch 1 of 30"),
-        ([0.2, 0.3], "still rising at epoch 2 of 2"),
         ([0.2], None),
         ([], None),
     ],

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -153,14 +152,14 @@ def test_images_of_every_class_are_held_out(tmp_path: Path) -> None:
         OwnImages(tmp_path / "few", hold_out="images").load()
 
 
-def test_given_splits_of_the_same_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_given_splits_of_the_same_classes(tmp_path: Path) -> None:
     fill(tmp_path / "train", "abc")
     fill(tmp_path / "test", "abd", images=2)
     with pytest.raises(ValueError, match=r"2 classes in both train and test \(a, b\): .* set hold_out to images"):
         OwnImages(tmp_path).load()
     splits = OwnImages(tmp_path, validation_fraction=0.0, hold_out="images").load()
     assert sides(splits) == [set("abc"), set(), set("abd")]
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as a user has it
     with pytest.raises(ValueError, match="hold_out is 'persons', but must be one of classes, images"):
         OwnImages(tmp_path, hold_out="persons")  # type: ignore[arg-type]
 
@@ -242,13 +241,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-500])  # of a sound header
 
 
-def floats(path: Path) -> None:
-    Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(path, format="TIFF")
-
-
-@pytest.mark.parametrize(
-    ("damage", "why"), [(text, "its content is not JPEG"), (truncate, "image file is truncated"), (floats, "floating")]
-)
+@pytest.mark.parametrize(("damage", "why"), [(text, "its content is not JPEG"), (truncate, "image file is truncated")])
 def test_unreadable_images_are_left_out_or_refused(tmp_path: Path, damage: Callable[[Path], None], why: str) -> None:
     fill(tmp_path, "abcd")
     (tmp_path / "readme.txt").write_text("text")
@@ -275,7 +268,6 @@ def test_what_gives_no_images_says_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for root, words in (
         (None, r"data\.root is missing"),
-        (tmp_path / "gone", "gone does not exist: give a folder"),
         (tmp_path / "notes.txt", r"notes\.txt is neither a folder of class folders nor"),
         (tmp_path / "empty", "has no images: put JPEG"),
     ):
@@ -289,25 +281,18 @@ def test_what_gives_no_images_says_what_it_has(tmp_path: Path) -> None:
         ("file,class\na.png,a\n", r"no column path and label: its columns are file, class"),
         ("path;label\na.png;a\n", "no readable image"),
         ("path,label\na/0.png,a\nb/0.png,\n", "line 3: label is empty"),
-        ("path,label\na/0.png\n", "line 2: the header has 2 columns, but this row has 1"),
         ("path,label,split\na/0.png,a,dev\n", "line 2: split is 'dev', but it must be train, validation"),
-        ("path,label,is_query\na/0.png,a,1\n", "only one of the columns is_query and is_gallery"),
-        ("path,label,is_query,is_gallery\na/0.png,a,maybe,1\n", "line 2: is_query is 'maybe'"),
-        ("path,label\na/0.png,\ud800\n", "in neither UTF-8 nor UTF-16"),
     ],
 )
 def test_malformed_csv(tmp_path: Path, text: str, message: str) -> None:
     fill(tmp_path, "ab")
-    (tmp_path / "t.csv").write_text(text, encoding="utf-8", errors="surrogatepass")
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         OwnImages(tmp_path / "t.csv").load()
 
 
 def test_malformed_and_huge_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "t.parquet"
-    table.write_text("text")
-    with pytest.raises(ValueError, match=r"t\.parquet is no sound Parquet file"):
-        OwnImages(table).load()
     for label in (None, float("nan")):
         write_parquet(table, ("path", "label"), [("a.png", 1.0), ("b.png", label)])
         with pytest.raises(ValueError, match="row 2: label is empty"):

@@ -99,15 +99,9 @@ def test_what_gives_no_pictures_is_one_sentence(photos: Path, tmp_path: Path) ->
     for source in ("empty", "none*.png"):
         with pytest.raises(UserError, match=r"has no pictures: give JPEG, PNG, WebP, BMP, GIF or TIFF"):
             list_pictures(tmp_path / source)
-    (tmp_path / "empty" / "1.pgm").touch()
-    with pytest.raises(UserError, match=r"has no pictures, but 1 \.pgm file, which are not read: give JPEG"):
-        list_pictures(tmp_path / "empty")
     for source in ("none.png", "none"):
         with pytest.raises(UserError, match=r"does not exist: give a folder"):
             list_pictures(photos, tmp_path / source)
-    (tmp_path / "t.csv").write_text("file\na.png\n")
-    with pytest.raises(ValueError, match="has no column path"):
-        list_pictures(tmp_path / "t.csv")
     (tmp_path / "t.csv").write_text("path,label\n,x\n")
     with pytest.raises(ValueError, match="path is empty"):
         list_pictures(tmp_path / "t.csv")

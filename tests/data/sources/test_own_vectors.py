@@ -15,7 +15,6 @@ from proxemic.data import ImageSet, OwnVectors
 from proxemic.data.embeddings import write_embeddings
 from proxemic.data.rows import Rows
 from proxemic.data.vectors import VectorFile, Vectors
-from proxemic.studies.evaluate import evaluate
 from vectors import some_vectors, write_table
 
 
@@ -132,8 +131,6 @@ def test_a_path_of_two_rows_is_refused(tmp_path: Path) -> None:
     for root, given in ((whole, None), (tmp_path / "v.npy", labels)):
         with pytest.raises(ValueError, match=rf"rows 3 and 6 of {given or root} have the path ./2.png"):
             OwnVectors(root, labels=given).load()
-        with pytest.raises(ValueError, match=r"rows 3 and 6 of .* have the path"):
-            evaluate(root, labels=given, open_set=True)
     paths[5] = None  # type: ignore[call-overload]
     paths[6] = None  # type: ignore[call-overload]
     OwnVectors(write_table(tmp_path / "v.parquet", vectors, label=names, path=paths)).load()
@@ -145,17 +142,8 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, r"v\.npy has no labels: give a table .* \(--data\.labels FILE\)")
     write_table(tmp_path / "l.parquet", label=names[:-1])
     refused(tmp_path, r"l\.parquet has 71 rows, but .*v\.npy has 72 vectors", tmp_path / "l.parquet")
-    refused(tmp_path, r"ends in \.safetensors, .*: use \.parquet, or \.npy", None, tmp_path / "v.safetensors")
-    refused(tmp_path, r"gone\.csv is no regular file", tmp_path / "gone.csv")
-    refused(tmp_path, r"tables end in \.csv, .*\.parquet", tmp_path / "l.npy")
     (tmp_path / "l.csv").write_text("\n".join(["label", *names]).replace("class 03", "nan"))
     refused(tmp_path, r"l\.csv, line 5: label is empty, but every row needs one", tmp_path / "l.csv")
-    (tmp_path / "l.csv").write_text("label,split\n" + "\n".join(f"{name},dev" for name in names))
-    refused(tmp_path, r"l\.csv, line 2: split is 'dev', but it must be train, validation", tmp_path / "l.csv")
-    (tmp_path / "l.csv").write_text("label\na\nb,c\n")
-    refused(tmp_path, r"l\.csv, line 3: the header has 1 columns, but this row has 2", tmp_path / "l.csv")
-    (tmp_path / "l.csv").write_text("name\na\n")
-    refused(tmp_path, r"no column label: its columns are name", tmp_path / "l.csv")
     write_table(tmp_path / "p.parquet", vectors, path=names, label=names)
     write_table(tmp_path / "l.parquet", path=names[::-1], label=names)
     refused(tmp_path, "name their rows in another order", tmp_path / "l.parquet", tmp_path / "p.parquet")

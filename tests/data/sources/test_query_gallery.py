@@ -4,7 +4,6 @@ import pytest
 import torch
 from PIL import Image
 
-from proxemic.data.embeddings import read_labels
 from proxemic.data.rows import Rows
 from proxemic.data.sources import join_query_gallery, load_query_gallery
 
@@ -20,11 +19,10 @@ def numbers(rows: Rows) -> list[float]:
     return rows.embeddings.flatten().tolist()
 
 
-def table(path: Path, rows: dict[str, str] | list[tuple[str, str]]) -> Path:
-    pairs = list(rows.items()) if isinstance(rows, dict) else rows
-    for name, _ in pairs:
+def table(path: Path, rows: dict[str, str]) -> Path:
+    for name in rows:
         Image.new("L", (4, 4)).save(path.parent / name)
-    path.write_text("path,label\n" + "".join(f"{name},{label}\n" for name, label in pairs))
+    path.write_text("path,label\n" + "".join(f"{name},{label}\n" for name, label in rows.items()))
     return path
 
 
@@ -84,24 +82,3 @@ def test_images_of_two_tables(tmp_path: Path) -> None:
     assert images.is_gallery.tolist() == [False, True, True, True]
     with pytest.raises(ValueError, match=r"No image of .* has another one of its class"):
         load_query_gallery(query, table(tmp_path / "g.csv", {"3.png": "ant", "2.png": "jay"}))
-
-
-@pytest.mark.parametrize(
-    ("query", "gallery", "words"),
-    [
-        ([("1.png", "owl")], [("2.png", "jay"), ("./2.png", "owl")], r"g.csv, line 3: label is 'owl', but 'jay' in"),
-        ([("1.png", "owl")], [("2.png", "owl"), ("1.png", "jay")], r"1\.png is 'owl' among the queries but 'jay' in"),
-    ],
-)
-def test_images_of_both_that_are_not_one(
-    tmp_path: Path, query: list[tuple[str, str]], gallery: list[tuple[str, str]], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        load_query_gallery(table(tmp_path / "q.csv", query), table(tmp_path / "g.csv", gallery))
-
-
-def test_a_column_twice_is_refused(tmp_path: Path) -> None:
-    table = tmp_path / "labels.csv"
-    table.write_text("label,label\na,b\n")
-    with pytest.raises(ValueError, match="more than one column label"):
-        read_labels(table)

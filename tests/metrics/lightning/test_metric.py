@@ -166,13 +166,9 @@ def test_in_a_collection() -> None:
         assert {key: found[f"{name}_{key}"] for key in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"recall_at": (0,)}, "recall_at"), ({"ndcg_at": (-3,)}, "ndcg_at")],
-)
-def test_settings_are_refused_at_once(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        RetrievalMetric(**settings)
+def test_settings_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="ndcg_at"):
+        RetrievalMetric(ndcg_at=(-3,))
 
 
 ROWS, IDS = torch.eye(3), torch.arange(3)
@@ -184,7 +180,6 @@ ROWS, IDS = torch.eye(3), torch.arange(3)
     [
         ((ROWS[0], IDS), r"shape \[3\], but must be floats \[batch, dim\]"),
         ((ROWS.long(), IDS), "torch.int64 .* must be floats"),
-        ((ROWS, IDS.float()), "labels has torch.float32 but must be int64"),
         ((ROWS, IDS[:2]), r"labels has shape \(2,\) but must be \[3\]"),
         ((ROWS, IDS, IDS[:2]), "indexes has shape"),
         ((ROWS, IDS, IDS - 1), "indexes holds numbers below 0"),

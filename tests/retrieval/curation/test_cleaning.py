@@ -1,7 +1,6 @@
 """`clean` on errors that were planted in folders, tables and vectors, seen by a hand-made embedder."""
 
 import base64
-import csv
 import io
 import re
 import shutil
@@ -17,6 +16,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor, nn
 
 from browser import PHONE, Opened, faults_of_access
+from command_line import csv_rows
 from images import write_folder
 from proxemic.data import FilePixels, read_image
 from proxemic.data.embeddings import write_embeddings
@@ -162,11 +162,6 @@ def test_duplicates_do_not_make_a_model_look_strong(tmp_path: Path) -> None:
     assert clean(path).recall < 0.5
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return [*csv.DictReader(file)]
-
-
 def test_the_tables_hold_what_was_found_the_worst_first(planted: Path, embedder: Embedder, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     cleaning = clean(planted, embedder, out=out, report=lambda _: None)
@@ -178,16 +173,16 @@ def test_the_tables_hold_what_was_found_the_worst_first(planted: Path, embedder:
         "unreadable.csv",
     ]
     for name in ("labels", "outliers"):
-        rows = rows_of(out / f"{name}.csv")
+        rows = csv_rows(out / f"{name}.csv")
         scores = [float(row["score"]) for row in rows]
         assert scores == sorted(scores, reverse=True)
         assert [row["path"] for row in rows] == [item.path for item in getattr(cleaning, name)]
-    duplicates = rows_of(out / "duplicates.csv")
+    duplicates = csv_rows(out / "duplicates.csv")
     assert [row["kind"] for row in duplicates] == ["exact", "exact", "near"]
     assert duplicates[0]["label"] == "class 06"
     assert duplicates[0]["label_of"] == "class 02"
     assert duplicates[0]["split"] == ""
-    assert [*rows_of(out / "unreadable.csv")[0]] == ["path", "reason"]
+    assert [*csv_rows(out / "unreadable.csv")[0]] == ["path", "reason"]
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     clean(planted, embedder, out=out, report=lambda _: None)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -1,6 +1,5 @@
 """Groups of pictures: the clusters, the table, the folder of links, and refusals."""
 
-import csv
 import itertools
 import math
 import os
@@ -13,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from command_line import csv_rows
 from images import write_folder
 from leftovers import killed_at
 from proxemic.data import FilePixels
@@ -137,8 +137,7 @@ def test_pictures_with_labels_are_compared_with_these(photos: Path, embedder: Em
     assert found.agreement is not None
     assert found.agreement.f1 > 0.9
     assert "With the labels: NMI " in found.summary()
-    with (tmp_path / "groups.csv").open(newline="") as file:
-        rows = [*csv.DictReader(file)]
+    rows = csv_rows(tmp_path / "groups.csv")
     assert [row["path"] for row in rows] == [*found.names]
     assert [int(row["cluster"]) for row in rows] == found.numbers.tolist()
     for row, distance in zip(rows, found.distances.tolist(), strict=True):

@@ -129,8 +129,6 @@ def test_columns_and_boxes_of_tables(shelf: Path, tmp_path: Path) -> None:
     found = [made.search(picture[:, 16:], where=where)[0] for where in ({"shop": "Köln"}, {"price": ["10", "30"]})]
     assert [[hit.columns["price"] for hit in hits] for hits in found] == [["20", "10"], ["10"]]
     assert len(made.search(picture[:, 16:], k=99, where={"shop": None})[0]) == CLASSES * EACH
-    with pytest.raises(ValueError, match="no column 'color': its columns are path, label, shop, price"):
-        made.search("two.png", where={"color": "red"})
     assert made.remove({"shop": "Köln", "price": ["20", "99"]}) == 1
 
 
@@ -230,11 +228,9 @@ def test_pictures_whose_vectors_are_useless_are_named(tmp_path: Path) -> None:
     ("vectors", "message"),
     [
         ([[1.0, np.nan, 0.0]], "vector 0 has a number that is not finite"),
-        ([[1.0, 2.0, 0.0], [1.0, -np.inf, 0.0]], "vector 1 has a number that is not finite"),
         ([[0.0, 0.0, 0.0]], "vector 0 is zero, which has no direction"),
         ([[1e300, 0.0, 0.0]], "vector 0 has a number that is not finite"),
         ([[1.0, 2.0]], r"float64 of shape \[1, 2\], but those of .* are floats \[rows, 3\]"),
-        ([1.0, 2.0, 3.0], r"of shape \[3\]"),
         ([[1, 2, 3]], r"int64 of shape \[1, 3\]"),
     ],
 )
@@ -287,13 +283,6 @@ def test_files_of_vectors_need_no_model(tmp_path: Path, ending: str) -> None:
     assert made.add(file).rows == 1
     with pytest.raises(UserError, match=r"does not know the model of its vectors: give it \(--model\)"):
         made.search("a.jpg")
-
-
-def test_arrays_in_other_formats_are_refused(tmp_path: Path) -> None:
-    for name in ("v.safetensors", "v.npz"):
-        with pytest.raises(ValueError, match=rf"{name} ends in .* use \.parquet, or \.npy"):
-            Gallery.create(tmp_path / "birds", source=tmp_path / name)
-    assert not list(tmp_path.iterdir())
 
 
 def test_all_columns_of_parquet_are_kept(tmp_path: Path) -> None:
@@ -403,10 +392,6 @@ def test_nothing_is_made_of_a_source_that_cannot_be_read(shelf: Path, tmp_path: 
     for source in ("nowhere", "no*.png", tmp_path / "bad.csv", tmp_path / "no.npy"):
         with pytest.raises((UserError, ValueError)):
             Gallery.create(tmp_path / "shop", shelf / "model", source)
-    with pytest.raises(UserError, match="Nothing says how vectors are made"):
-        Gallery.create(tmp_path / "shop")
-    with pytest.raises(UserError, match="is not a model"):
-        Gallery.create(tmp_path / "shop", shelf / "photos", shelf / "photos")
     assert not (tmp_path / "shop").exists()
 
 

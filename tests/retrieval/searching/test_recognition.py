@@ -178,9 +178,6 @@ def test_thresholds_of_another_model_or_none_are_refused(tmp_path: Path, shop: G
         recognize(other, wide)
     with pytest.raises(UserError, match=r"for a false accept rate of 0\.1, not 0\.2"):
         recognize(Gallery.create(tmp_path / "four", embedder), wide, rate=0.2)
-    (tmp_path / "calibration.json").unlink()
-    with pytest.raises(UserError, match="learn it with proxemic calibrate"):
-        recognize(Gallery.open(tmp_path / "four"), wide)
 
 
 def test_as_a_user_types_it(run: Path, folder: Path, tmp_path: Path, here: Here) -> None:

@@ -184,7 +184,6 @@ def test_what_is_no_embedder_is_refused() -> None:
     for transform, words in (
         (lambda image: image, "transform gives Image, but must give a floating tensor"),
         (lambda image: torch.zeros(3), r"transform gives \[3\]"),  # noqa: ARG005
-        (lambda image: torch.zeros(3, 2, 2, dtype=torch.uint8), r"transform gives \[3, 2, 2\]"),  # noqa: ARG005
         (lambda image: torch.zeros(3, *image.size), "images of one batch are prepared to"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -225,10 +224,8 @@ def _folder(folder: Path) -> Path:
     [
         ({"sha256": "0" * 64}, "model.onnx is not the file that"),
         ({"distance": "hamming"}, "has distance 'hamming'"),
-        ({"preprocessing": None}, "is no sound JSON file"),
         ({"preprocessing": {"size": 16, "unknown": 1}}, "is no sound JSON file"),
         ({"preprocessing": {"library": "timm"}}, "ONNX files are not prepared by other libraries"),
-        ({"preprocessing": {**vars(PREPROCESSING), "channels": 1}}, r"model\.json .*mean has 3 values"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],
 )
@@ -239,9 +236,6 @@ def test_an_onnx_file_that_does_not_fit_its_description(tmp_path: Path, change: 
 
 def test_onnx_files_that_are_not_there_or_damaged(tmp_path: Path) -> None:
     file = onnx_model(tmp_path)
-    file.with_suffix(".json").write_text("[]")
-    with pytest.raises(UserError, match=r"model\.json is damaged"):
-        Embedder.load(file)
     file.with_suffix(".json").unlink()
     with pytest.raises(UserError, match=r"does not say how images are prepared: write model\.json beside it, such as"):
         Embedder.load(file)
@@ -268,16 +262,6 @@ def test_a_head_alone_takes_vectors(tmp_path: Path) -> None:
     for refused in ("embed", "embed_readable"):
         with pytest.raises((UserError, ValueError), match="takes vectors"):
             list(getattr(embedder, refused)(PICTURES))
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("none", "is not a model"), ("none.safetensors", "is not a model"), ("empty", "is not a model")],
-)
-def test_what_is_no_model(tmp_path: Path, name: str, words: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=words):
-        Embedder.load(tmp_path / name)
 
 
 def test_the_distance_is_that_of_the_run(saved: Path) -> None:

@@ -1,6 +1,5 @@
 """Statistics and tables of comparisons whose runs are written by hand."""
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command_line import csv_rows
 from comparisons import comparison, entry, finish
 from proxemic.studies.comparison.directory import Comparison, Result
 from proxemic.studies.comparison.statistics import seed_variation
@@ -17,25 +17,20 @@ T = {1: 12.706, 2: 4.303}  # Student's t, 0.975, from a printed table
 A, B, C = [0.50, 0.52, 0.57], [0.60, 0.61, 0.68], [0.70, 0.40]
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_csv(three: Comparison) -> None:
     write_tables(three)
-    rows = read(three.path / "results.csv")
+    rows = csv_rows(three.path / "results.csv")
     assert len(rows) == 8 * (3 + 1 + 1)
     first = "recipe=small/a dataset=small loss=ALoss seed=0 split=test metric=recall@1 value=0.5 epoch=2"
     assert " ".join("=".join(item) for item in rows[0].items()) == f"{first} selected_on=validation seconds=5.0"
     assert {row["split"] for row in rows} == {"test", "untrained", "validation"}
-    summary = {(row["recipe"], row["split"], row["metric"]): row for row in read(three.path / "summary.csv")}
+    summary = {(row["recipe"], row["split"], row["metric"]): row for row in csv_rows(three.path / "summary.csv")}
     found = summary["small/b", "test", "recall@1"]
     assert float(found["mean"]) == pytest.approx(np.mean(B))
     assert float(found["half_width"]) == pytest.approx(T[2] * np.std(B, ddof=1) / 3**0.5, rel=2e-4)
     assert (found["n"], found["selected_on"]) == ("3", "validation")
     assert summary["small/c", "untrained", "map@r"]["n"] == "2"
-    differences = read(three.path / "differences.csv")
+    differences = csv_rows(three.path / "differences.csv")
     # By hand: b less a is 0.10, 0.09, 0.11; c less a, of the two seeds that both have, is 0.20, -0.12.
     first, other = (row for row in differences if row["metric"] == "recall@1")
     told = [first[key] for key in ("recipe", "baseline", "excludes_zero", "n")]
@@ -50,7 +45,7 @@ def test_csv(three: Comparison) -> None:
 def test_spread(three: Comparison) -> None:
     """By hand from A, B, C: variances, and the logarithms of ratios, which are all that of a half."""
     write_tables(three)
-    rows = {row["metric"]: row for row in read(three.path / "spread.csv")}
+    rows = {row["metric"]: row for row in csv_rows(three.path / "spread.csv")}
     assert set(rows) == {"recall@1", "map@r", "ndcg@8"}
     over_seeds = math.sqrt(sum(np.var(value, ddof=1) for value in (A, B, C)) / 3)
     apart = np.std([np.mean(value) for value in (A, B, C)], ddof=1)
@@ -138,8 +133,8 @@ def test_what_was_not_measured_is_never_filled(tmp_path: Path) -> None:
     assert "| recipe | loss | map@r | seeds |" in text
     assert "| `large/c` | ALoss | – | 0 of 2 |" in text
     assert "**5 of 6 cells are not finished**" in text
-    assert read(tmp_path / "differences.csv") == []
-    assert {row["half_width"] for row in read(tmp_path / "summary.csv")} == {""}
+    assert csv_rows(tmp_path / "differences.csv") == []
+    assert {row["half_width"] for row in csv_rows(tmp_path / "summary.csv")} == {""}
 
 
 def test_another_baseline_and_other_metrics(three: Comparison) -> None:

@@ -1,6 +1,5 @@
 """The expected best of n trials, against all n-subsets with replacement."""
 
-import csv
 import itertools
 from pathlib import Path
 from statistics import fmean
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from command_line import csv_rows
 from proxemic.errors import UserError
 from proxemic.files import write_csv
 from proxemic.studies.tuning.curves import draw_search_curves, expected_best, search_curve
@@ -49,8 +49,7 @@ def test_the_curve_of_a_search(tmp_path: Path) -> None:
     paths = draw_search_curves(curves, tmp_path / "curves", "map@r")
     with Image.open(paths[0]) as picture:
         picture.verify()
-    with paths[-1].open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(paths[-1])
     assert [(row["search"], row["trials"]) for row in rows] == [(name, str(n)) for name in "ab" for n in range(1, 6)]
     assert float(rows[4]["found"]) == 0.9
 

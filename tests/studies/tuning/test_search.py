@@ -1,6 +1,5 @@
 """One process of a search, whose trainings cost nothing."""
 
-import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from command_line import csv_rows
 from images import write_folder, write_recipe
 from proxemic.errors import Interrupted, TrainingDiverged, UserError
 from proxemic.recipes.reader import read_recipe
@@ -60,8 +60,7 @@ def test_a_search_of_both_phases_writes_its_trials_and_the_best_recipe(tmp_path:
     assert lines[0].startswith("trial 0  map@r 50.00  (best 50.00, trial 0)  1 of 4, ")
     assert lines[1].startswith("trial 1  failed  (best 50.00, trial 0)  2 of 4")
     assert lines[1].endswith("second_phase.optim.lr 0.005  The loss is nan.")
-    with (search.out / "trials.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(search.out / "trials.csv")
     assert [float(row["second_phase.optim.lr"]) for row in rows] == pytest.approx([second for _, second in rates])
     assert [row["failure"] for row in rows] == ["", "The loss is nan.", "", ""]
     content = yaml.safe_load((search.out / "best.yaml").read_text())

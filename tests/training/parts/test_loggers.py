@@ -1,6 +1,5 @@
 """Logs are continued by a resumed run, and any object with `log_metrics` may replace them."""
 
-import csv
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from torch.utils.tensorboard import SummaryWriter  # noqa: F401  # what the logger imports late
 
+from command_line import csv_rows
 from proxemic.recipes.reader import read_recipe
 from proxemic.training import CSVLog, TensorBoardLog, train
 
@@ -28,8 +28,7 @@ def write(logs: Sequence[TensorBoardLog | CSVLog], steps: range, values: Mapping
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "csv" / "version_0" / "metrics.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(folder / "csv" / "version_0" / "metrics.csv")
 
 
 def in_tensorboard(folder: Path, name: str) -> list[int]:
@@ -75,9 +74,7 @@ def test_a_run_logs_its_loss_learning_rates_and_metrics(recipe: Path, tmp_path: 
     assert received.values[50].keys() == {"loss", "epoch", "lr/backbone", "lr/head", "lr/proxies"}
     assert received.values[each]["lr/proxies"] == 0.02
     assert received.values[8 * each]["lr/proxies"] == pytest.approx(0.02 * 0.1**3)  # the schedule falls every 2 epochs
-    with (tmp_path / "run" / "history.csv").open(newline="") as file:
-        history = list(csv.DictReader(file))
-    for row in history:
+    for row in csv_rows(tmp_path / "run" / "history.csv"):
         logged = received.values[int(row["step"])]
         assert logged["epoch"] == int(row["epoch"])
         assert logged["validation/map@r"] == float(row["map@r"])
