@@ -14,6 +14,7 @@ from proxemic.losses.scores.derivative import by_hand
 
 Similarities = Float[Tensor, "classes proxies batch"]
 ClassScores = Float[Tensor, "classes batch"]
+Weights = Float[Tensor, "classes weights batch"]  # of the proxies, or of all but the last
 
 
 class Pooling(ABC):
@@ -24,12 +25,12 @@ class Pooling(ABC):
         """Compute the class scores by ordinary autograd: the definition of the pooling."""
 
     @abstractmethod
-    def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities | None]:
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, Weights | None]:
         """Compute `dense` for one chunk, outside autograd, and the proxies' weights if `backward` needs them."""
 
     @abstractmethod
     def backward(
-        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Weights | None
     ) -> Similarities:
         """Compute the gradient of the similarities from the gradient of the class scores.
 
@@ -72,7 +73,7 @@ class SoftmaxPooling(Pooling):
     def dense(self, similarities: Float[Tensor, "*rows proxies"]) -> Float[Tensor, "*rows"]:
         return _softmax_pooled(similarities, self.gamma)
 
-    def forward(self, similarities: Similarities) -> tuple[ClassScores, Similarities]:
+    def forward(self, similarities: Similarities) -> tuple[ClassScores, Weights]:
         if similarities.shape[1] == 2:  # q_1 = sigmoid((s_1 − s_2)/γ) and S = s_2 + q_1 (s_1 − s_2)
             first, second = similarities.unbind(1)
             difference = first - second
@@ -91,7 +92,7 @@ class SoftmaxPooling(Pooling):
         return pooled, weights
 
     def backward(
-        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Weights | None
     ) -> Similarities:
         assert weights is not None
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
@@ -130,7 +131,7 @@ class MaxPooling(Pooling):
         return similarities.amax(1), None
 
     def backward(
-        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Weights | None
     ) -> Similarities:
         nearest = similarities.max(1, keepdim=True).indices
         return torch.zeros_like(similarities).scatter_(1, nearest, grad.unsqueeze(1))
@@ -151,7 +152,7 @@ class MeanPooling(Pooling):
         return similarities.mean(1), None
 
     def backward(
-        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Similarities | None
+        self, grad: ClassScores, similarities: Similarities, pooled: ClassScores, weights: Weights | None
     ) -> Similarities:
         share = grad / similarities.shape[1]
         return share.unsqueeze(1).expand_as(similarities).contiguous()

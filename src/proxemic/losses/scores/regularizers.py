@@ -280,7 +280,7 @@ def _center_terms(gram: Tensor) -> tuple[Tensor, Tensor]:
     gram = gram.movedim(0, 2).contiguous()  # the operations below run over the classes, not over 2 proxies
     scale = inverse_length(gram.diagonal(dim1=0, dim2=1).T.sqrt())
     scales = scale.unsqueeze(0) * scale.unsqueeze(1)
-    cosine = gram.mul_(scales).nan_to_num_(nan=0)  # ∞ · 0 if a length overflows
+    cosine = (gram * scales).nan_to_num_(nan=0)  # ∞ · 0 if a length overflows
     squared, inverse = _squared_distances(cosine, 0)
     lengths = squared.mul_(inverse).sum((0, 1))
     # ∂√(2 − 2c)/∂c = −1/√(2 − 2c); then ŵ_k's gradient is a sum over the other ŵ_l, less its part along ŵ_k.
