@@ -49,7 +49,7 @@ def test_the_package_can_be_run() -> None:
         ("from proxemic.metrics import RetrievalCallback", "lightning", "lightning"),
         ("from proxemic.metrics import RetrievalMetric", "torchmetrics", "lightning"),
         ("import proxemic.recipes.reader", "yaml", "train"),
-        ("from proxemic.tables import Table; Table(['a'], []).text()", "rich", "train"),
+        ("from proxemic.tables import Table; Table(['鳥'], []).text()", "rich", "train"),
     ],
 )
 def test_a_missing_extra_is_one_sentence_for_python_too(code: str, missing: str, extra: str) -> None:

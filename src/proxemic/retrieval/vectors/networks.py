@@ -70,7 +70,8 @@ class LinearHead:
         """Make the head that `proxemic.retrieval.whitened_head` makes, without torch."""
         mean, covariance = mean_and_covariance(unit_rows(features))
         weight, bias = components(mean, covariance, min(dim, features.shape[1]), whiten=True)
-        return cls(weight.astype(np.float32), bias.astype(np.float32), True)
+        # Contiguous as it is read again, so that products round equally.
+        return cls(np.ascontiguousarray(weight, np.float32), bias.astype(np.float32), True)
 
     @classmethod
     def restore(cls, file: Path, made_from: str) -> Self | None:
