@@ -78,9 +78,8 @@ def write_many(folder: Path, count: int) -> None:
             path.parent.mkdir(parents=True)
             pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), np.uint8)
             Image.fromarray(pixels).save(path)
-            first = path
         else:
-            path.hardlink_to(first)
+            path.hardlink_to(path.parent / f"{number // 1000 * 1000:06d}.png")
 
 
 def keep_vectors(folder: Path) -> None:

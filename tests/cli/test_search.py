@@ -18,7 +18,7 @@ def test_one_picture(shelf: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     first, timed, *sheets = result.stderr.splitlines()
     assert first == "Searching shop"
-    assert re.fullmatch(r"Searched \d+ vectors in \d+\.\d seconds", timed)
+    assert re.fullmatch(r"Searched \d+ vectors in \d+\.\d seconds; 1 query embedded by torch", timed)
     assert sheets == [f"{tmp_path}/a.{end} shows them" for end in ("html", "png")]
     rows = [line for line in result.stdout.splitlines() if "│" in line]
     assert len(rows) == 3
