@@ -72,6 +72,7 @@ def test_prepare_and_check(here: Here, tmp_path: Path, site: Site) -> None:
     assert (prepared.returncode, prepared.stderr) == (0, "")
     assert "CUB-200-2011 is whole" in prepared.stdout
     assert "proxemic recipes list" in prepared.stdout
+    assert f"proxemic train --recipe NAME --data.root {root}" in prepared.stdout
     assert sorted(path.name for path in root.iterdir()) == ["CUB_200_2011", "CUB_200_2011.tgz"]
 
     checked = here("datasets", "check", "cub", "--root", root, "--decode")

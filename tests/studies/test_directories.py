@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leftovers import killed_at
 from proxemic.errors import Interrupted, UserError
 from proxemic.locks import exclusive_lock
 from proxemic.studies.directories import StudyDirectory
@@ -59,3 +60,10 @@ def test_errors_name_the_command_that_continues_all_runs(tmp_path: Path) -> None
         raise UserError("The disk is full: proxemic train --resume made/one.")
     with exclusive_lock(tmp_path), pytest.raises(UserError, match="Another process works in"), made.at_work(alone=True):
         pass
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_a_killed_process_left_is_removed(alone: bool, tmp_path: Path) -> None:
+    left = killed_at(tmp_path / "table.md")
+    with directory(tmp_path).at_work(alone=alone):
+        assert not left.exists()
