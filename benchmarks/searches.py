@@ -71,7 +71,6 @@ def median_of(folder: Path, queries: Sequence[Path], *, emptied: Path | None = N
 
 def write_many(folder: Path, count: int) -> None:
     """Write small pictures as links to a few files, a thousand in each folder."""
-    first = folder
     for number in range(count):
         path = folder / f"{number // 1000:04d}" / f"{number:06d}.png"
         if number % 1000 == 0:
