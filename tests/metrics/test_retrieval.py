@@ -257,11 +257,7 @@ def test_equals_pytorch_metric_learning_where_that_is_right() -> None:
     for their_name, name in names.items():
         assert ours[name] == pytest.approx(theirs[their_name], abs=1e-6)
 
-<<<<<<< HEAD
     # What docs/migrating/metrics.md says of the others: over the whole list, and with k below R, which is 6 or 7 here.
-=======
-    # As docs/migrating/metrics.md says: over the whole list, and with a k that is below R, which is 6 or 7 here.
->>>>>>> words
     ours = retrieval_metrics(points, labels, map_at=(5,), map_divisors=("R",), precision_at=(5,), map=True, mrr=True)
     for k, their_names in {
         None: {"mean_average_precision": "map", "mean_reciprocal_rank": "mrr"},
