@@ -81,7 +81,7 @@ class Setting:
             "evaluation.batch_size": self.batch,
         }
         if self.photos is not None:
-            untrained = {"model.pretrained": False, "model.head_init": "drawn", "training.start_proxies": "drawn"}
+            untrained = {"model.pretrained": False, "model.head_init": None, "training.start_proxies": "drawn"}
             return load("own-pretrained", **values, **untrained)
         values |= {
             "cache.shorter_side": max(self.side, self.side * 8 // 7 // 8 * 8),  # what the images are resized to

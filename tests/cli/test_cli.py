@@ -121,7 +121,7 @@ def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> 
     lines = {
         "train --recipe own --data.root photos --out run": "Training own",
         "train --resume run": "Resuming run",
-        "demo --out run": "Training glyphs/demo",
+        "demo --out run": "Training glyphs",
         "evaluate . --data.root photos": "Evaluating .",
         "verify .": "Verifying .",
         "compare own --training.epochs 3": "Comparing own",

@@ -22,7 +22,7 @@ def test_it_trains_glyphs_and_says_what_comes_next(tmp_path: Path, here: Here, m
     monkeypatch.setattr(runs, "_report_at_the_end", lambda _: None)
     result = here("demo", "--out", tmp_path / "run", "--training.epochs", "1")
     assert result.returncode == 0, result.stderr
-    assert trained == [("glyphs/demo", tmp_path / "run", {"training.epochs": "1"})]
+    assert trained == [("glyphs", tmp_path / "run", {"training.epochs": "1"})]
     assert "proxemic train --recipe own-pretrained --data.root FOLDER" in result.stdout
     here("demo", cwd=tmp_path)
     assert trained[1][1].name.startswith("demo-")

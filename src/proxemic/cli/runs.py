@@ -91,7 +91,7 @@ def train(
 def demo(*, out: Path | None = None, overrides: "Flags") -> None:
     """Train on pictures of drawn characters, in a few minutes and without a download.
 
-    Train the recipe glyphs/demo, print the results on unseen characters, and suggest what to try next.
+    Train the recipe glyphs, print the results on unseen characters, and suggest what to try next.
 
     Args:
         out (DIR): The run directory (default: runs/demo-DATE-TIME).
@@ -99,7 +99,7 @@ def demo(*, out: Path | None = None, overrides: "Flags") -> None:
     began = time.monotonic()
     from proxemic.files import new_directory
 
-    result = _train("glyphs/demo", out or new_directory("demo"), overrides, began=began)
+    result = _train("glyphs", out or new_directory("demo"), overrides, began=began)
     _report_at_the_end(result)
     print(_DEMO_NEXT)
 
