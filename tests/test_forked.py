@@ -1,5 +1,6 @@
 """Tests in forked workers are reported as in one process, and a worker that crashes fails the test that it ran."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -52,7 +53,9 @@ def test_worker():
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+        monkeypatch.delenv(name)  # what these tests measure does not belong to the coverage of the package
     (tmp_path / "test_first.py").write_text(FIRST)
     (tmp_path / "test_second.py").write_text(SECOND)
     (tmp_path / "module.py").write_text("def double(number):\n    return number + number\n")

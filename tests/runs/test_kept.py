@@ -186,6 +186,7 @@ def test_on_a_full_disk_it_works_and_says_so_once(cache: Path, photos: Path, mod
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (sum(len(part.places) for part in parts), len(said)) == (9, 1)
+    assert embedder.source.computed == 1, "what was kept before is read, and two of the three are copies"
     kept._opened.cache_clear()  # as another process does
     assert embed(model, photos)[1] == 1, "what was kept before is sound, and two of the three are copies"
 

@@ -92,7 +92,7 @@ class KeptVectors:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._usable = True
+        self._reads = self._writes = True  # a full disk can still be read
 
     def find(self, keys: PictureKeys) -> Found:
         """Return where the vectors of known pictures are, and note that they are used."""
@@ -170,7 +170,7 @@ class KeptVectors:
             if db is not None:
                 db.execute("COMMIT")
         except sqlite3.Error as error:
-            self._give_up(error)
+            self._give_up(error, write=write)
             if not write:
                 raise KeyError(str(error)) from error
         finally:
@@ -178,20 +178,20 @@ class KeptVectors:
                 db.close()
 
     def _begin(self, *, write: bool) -> sqlite3.Connection | None:
-        if not self._usable or not (write or self.path.is_file()):
+        if not (self._writes if write else self._reads and self.path.is_file()):
             return None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             db = _open(self.path)
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
+            self._give_up(error, write=write)
             return None
         return db
 
-    def _give_up(self, error: Exception) -> None:
-        if self._usable:
-            self._usable = False
+    def _give_up(self, error: Exception, *, write: bool) -> None:
+        is_first, self._writes, self._reads = self._writes, False, self._reads and write
+        if is_first:
             note = f"Vectors are not kept in {self.path} ({error}), and will be computed again by the next command."
             warnings.warn(note, UserNote, stacklevel=2)
 
