@@ -57,7 +57,6 @@ LONGEST = (
     "tests/runs/test_library_preprocessing.py",
     "tests/report/test_pictured_map.py",
     "tests/retrieval/exporting",
-    "tests/training/callbacks/test_saving.py",
     "tests/studies/tuning/test_search.py",
     "tests/test_imports.py",
     "tests/training/distributed/test_distributed.py",

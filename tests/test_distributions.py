@@ -80,7 +80,6 @@ WITHOUT_EXTRAS = [
     "compare glyphs-small",
     "reality-check glyphs-small",
     "tune --recipe glyphs-small",
-    "analyze characteristics",
     "datasets list",
     "recipes show glyphs-small",
     "--print-completion bash",
