@@ -1,6 +1,5 @@
 """Tests in forked workers are reported as in one process, and a worker that crashes fails the test that it ran."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -53,9 +52,7 @@ def test_worker():
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
-        monkeypatch.delenv(name)  # what these tests measure does not belong to the coverage of the package
+def project(tmp_path: Path) -> Path:
     (tmp_path / "test_first.py").write_text(FIRST)
     (tmp_path / "test_second.py").write_text(SECOND)
     (tmp_path / "module.py").write_text("def double(number):\n    return number + number\n")
@@ -65,7 +62,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    # With a data file of its own: pytest-cov would remove that of the coverage of the package.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COVERAGE_FILE": str(project / ".coverage")}
     return warm.run("-m", "pytest", "-p", "forked", "--workers=2", *words, cwd=project, environment=alone)
 
 
