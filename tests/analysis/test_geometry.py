@@ -186,7 +186,7 @@ def test_of_many_rows_a_sample_is_compared_with_all() -> None:
 
 def test_refuses() -> None:
     points, labels = sample(6, 3), some_labels(6)
-    with pytest.raises(ValueError, match=r"\[6\], one per row"):
+    with pytest.raises(ValueError, match=r"must be \[6\]"):
         class_distances(points, labels[:3])
     with pytest.raises(ValueError, match="2 rows or more"):
         uniformity(points[:1])
