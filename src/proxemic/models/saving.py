@@ -44,8 +44,8 @@ def save_model(
         directory: Folder for `model.safetensors` and `model.json`; created if it does not exist.
         model: An `EmbeddingModel` with float32 weights, which may be wrapped.
         preprocessing: Preprocessing of the images as plain JSON data (tuples are loaded as lists).
-        features_by: The checksum of the model that makes the features from which the head makes embeddings, if the
-            model was joined of both.
+        features_by: The checksum of the model whose features the head turns into embeddings, if ``model`` combines that
+            model and a head.
 
     Raises:
         ValueError: If preprocessing is not plain data, weights are not float32, or the model has other tensors than
@@ -114,7 +114,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
     Raises:
         ValueError: If a file is missing, malformed, or belongs to another model.
-        UserError: If the model needs the class of its backbone, or gets one that it does not need.
+        UserError: If the model needs the class of its backbone, or ``backbone`` is given without need.
         ImportError: If the backbone needs timm, transformers or onnxruntime, and it is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
