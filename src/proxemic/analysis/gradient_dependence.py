@@ -37,7 +37,7 @@ def score_dependence(
     loss's similarity, where ``S_kd`` falls by up to one unit of the logits.
 
     Args:
-        loss: Any proxy loss. Its dependence on embeddings besides the scores is held fixed.
+        loss: Any proxy loss. If it also reads embeddings, these are held fixed.
         labels: Class of each embedding, from 0 to the largest class, which is at least 1.
         draws: Number of draws of random scores, at least 1. With less than a few dozen, a dependence of a sharp loss
             may stay hidden.
