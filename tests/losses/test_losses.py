@@ -501,9 +501,9 @@ def test_an_objective_of_the_wrong_shape_is_refused() -> None:
         (
             False,
             torch.ones(4, 5),
-            "Wrong.objective returns a tensor of shape [4, 5], but must return one value per sample, [4]",
+            "Wrong.objective returns a tensor of shape [4, 5], but must return one loss per sample, [4]",
         ),
-        (False, 3.0, "returns 3.0, but must return one value per sample"),
+        (False, 3.0, "returns 3.0, but must return one loss per sample"),
         (True, torch.ones(4), "a tensor of shape [4], but must return a scalar, as the loss sums per class"),
     ):
         loss = Wrong(5, 7)

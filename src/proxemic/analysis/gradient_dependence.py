@@ -168,6 +168,6 @@ def _places(labels: Int[Tensor, " batch"], classes: int) -> tuple[list[tuple[flo
         proxies.append((0.68 * math.cos(turn), 0.68 * math.sin(turn)))
         members = torch.nonzero(labels == target).flatten().tolist()
         for place, number in enumerate(members):
-            beside = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(members)) * min(2, len(members))
-            embeddings[number] = (1.2 * math.cos(beside), 1.2 * math.sin(beside))
+            angle = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(members)) * min(2, len(members))
+            embeddings[number] = (1.2 * math.cos(angle), 1.2 * math.sin(angle))
     return proxies, embeddings

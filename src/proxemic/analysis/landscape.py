@@ -399,8 +399,8 @@ class _Search:
         candidates = []
         for ring, turn in zip(rings[order].tolist(), turns[order].tolist(), strict=True):
             apart = (everywhere - everywhere[ring, turn]).norm(dim=2) * (_RINGS / radius)
-            beside = (apart > 0.5) & (apart < 1.5)
-            flat = bool((beside & (values <= values[ring, turn] + tolerance)).any())
+            neighbouring = (apart > 0.5) & (apart < 1.5)
+            flat = bool((neighbouring & (values <= values[ring, turn] + tolerance)).any())
             place = (distances[ring].item(), angles[turn].item(), values[ring, turn].item())
             candidates.append(_Candidate(*place, tolerance, radius / _RINGS, ring == _RINGS, flat))
         return candidates

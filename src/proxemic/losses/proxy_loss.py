@@ -582,7 +582,7 @@ class ProxyLoss(Described, ABC):
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape == () or (shape == (batch,) and self.data_wise):
             return
-        due = f"one value per sample, [{batch}]" if self.data_wise else "a scalar, as the loss sums per class"
+        due = f"one loss per sample, [{batch}]" if self.data_wise else "a scalar, as the loss sums per class"
         found = shown(values) if shape is None else f"a tensor of shape {[*shape]}"
         raise ValueError(f"{type(self).__name__}.objective returns {found}, but must return {due}.")
 

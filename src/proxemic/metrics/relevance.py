@@ -19,11 +19,13 @@ def ranked_relevance(
     # The query itself and its sequence, which come last, do not count.
     relevant = search.relevant(rows, listed.indices) & listed.values.isfinite()
     certain = listed.certain(k, len(search.gallery))
-    gaps = listed.values.diff(dim=1) <= listed.doubt[:, None]
+    gaps = listed.values.diff(dim=1) <= listed.uncertainty[:, None]
     mixed = (gaps & (relevant[:, 1:] != relevant[:, :-1])).any(1) & certain
     if bool(mixed.any()):
-        values, doubt, ours = listed.values[mixed], listed.doubt[mixed, None], relevant[mixed]
-        unsure = torch.where(ours, _near(values, ~ours, doubt), _near(values, ours, doubt)) & values.isfinite()
+        values, uncertainty, ours = listed.values[mixed], listed.uncertainty[mixed, None], relevant[mixed]
+        unsure = (
+            torch.where(ours, _near(values, ~ours, uncertainty), _near(values, ours, uncertainty)) & values.isfinite()
+        )
         query = rows[mixed, None].expand_as(unsure)[unsure]
         distances = search.near.distances(values)
         distances[unsure] = search.distances(query, listed.indices[mixed][unsure]).double()
@@ -36,12 +38,12 @@ def ranked_relevance(
 def _near(
     values: Float64[Tensor, "queries listed"],
     among: Bool[Tensor, "queries listed"],
-    doubt: Float64[Tensor, "queries 1"],
+    uncertainty: Float64[Tensor, "queries 1"],
 ) -> Bool[Tensor, "queries listed"]:
-    """Return for each of ascending values whether one of `among` is within `doubt` of it."""
+    """Return for each of ascending values whether one of `among` is within `uncertainty` of it."""
     before = values.masked_fill(~among, -torch.inf).cummax(1).values
     after = values.masked_fill(~among, torch.inf).flip(1).cummin(1).values.flip(1)
-    return (values - before <= doubt) | (after - values <= doubt)
+    return (values - before <= uncertainty) | (after - values <= uncertainty)
 
 
 def relevant_ranks(

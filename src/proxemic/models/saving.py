@@ -93,10 +93,10 @@ def save_model(
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
-    beside = [(FROZEN, backbone.content)] if isinstance(backbone, OnnxBackbone) else []
+    files = [(FROZEN, backbone.content)] if isinstance(backbone, OnnxBackbone) else []
     if isinstance(backbone, TransformersBackbone) and backbone.tokenizer is not None:
-        beside = [(TOKENIZER, backbone.tokenizer.encode())]
-    for name, content in (*beside, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
+        files = [(TOKENIZER, backbone.tokenizer.encode())]
+    for name, content in (*files, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
         with write_atomically(Path(directory) / name) as temporary:
             temporary.write_bytes(content)
 

@@ -147,7 +147,8 @@ def epoch_line(
 ) -> str:
     """Return the line about an epoch.
 
-    It is given its row of the history, the training images per second, and its seconds with evaluation and saving.
+    ``row`` is the epoch's row of the history, ``rate`` the number of training images per second, and ``seconds`` the
+    time of the epoch with evaluation and saving.
     """
     name, best, left = recipe.evaluation.metric, record.best, epochs - int(row["epoch"])
     line = f"epoch {row['epoch']:.0f}/{epochs}  loss {row['loss']:.4f}"

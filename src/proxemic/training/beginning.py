@@ -148,7 +148,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         raise UserError(
             f"{run.path} has no selected weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    learned, state = (
+    weights, state = (
         {name: value for name, value in values.items() if name not in MARGINS}  # a loss takes these from its recipe
         for values in (run.read_loss(), loss.state_dict())
     )
@@ -168,10 +168,10 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"it the same model, or take what fits by --model.weights {run.model}."
         ) from error
     begin = f"Starting from {run.path}: its network"
-    if same and _shapes(learned) == _shapes(state):
-        loss.load_state_dict(loss.state_dict() | learned)
+    if same and _shapes(weights) == _shapes(state):
+        loss.load_state_dict(loss.state_dict() | weights)
         return f"{begin} and its loss, as the images are the same."
-    kept = _keep_proxies(loss, splits.train.class_names, learned, names)
+    kept = _keep_proxies(loss, splits.train.class_names, weights, names)
     if kept is None:
         return f"{begin}; the loss is new, as that of the run has another kind or shape."
     count = splits.train.num_classes
@@ -180,7 +180,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
 
 @torch.no_grad()
 def _keep_proxies(
-    loss: nn.Module, classes: Sequence[str], learned: dict[str, Tensor], names: Sequence[str]
+    loss: nn.Module, classes: Sequence[str], weights: dict[str, Tensor], names: Sequence[str]
 ) -> int | None:
     """Copy the proxies of the classes with the same names and return how many; None if the losses differ in kind.
 
@@ -188,7 +188,7 @@ def _keep_proxies(
     graph network.
     """
     parameters = dict(loss.named_parameters(recurse=False))
-    values = {name: value for name, value in learned.items() if name in parameters}
+    values = {name: value for name, value in weights.items() if name in parameters}
     if not parameters or _shapes(values) != {n: [len(names), *v.shape[1:]] for n, v in parameters.items()}:
         return None
     place = {name: row for row, name in enumerate(names)}

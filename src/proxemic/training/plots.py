@@ -113,6 +113,6 @@ def draw_gallery(
 
 def _square(images: ImageSet, index: int) -> Image.Image:
     """Resize an image to fit into the middle of a white square."""
-    picture = cut_thin(images.pictures.load(index, 2 * _SIDE, "auto")).convert("RGB")
-    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
-    return ImageOps.pad(picture, (_SIDE, _SIDE), method, color="white")
+    image = cut_thin(images.pictures.load(index, 2 * _SIDE, "auto")).convert("RGB")
+    method = Image.Resampling.BICUBIC if max(image.size) > _SIDE else Image.Resampling.NEAREST
+    return ImageOps.pad(image, (_SIDE, _SIDE), method, color="white")
