@@ -306,7 +306,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(ValueError, match=words):
             WarpPotential(*arguments)
     refused = {
-        "lies on the own": lambda: Landscape(own, torch.stack((others[0], own))),
+        "lies on the target": lambda: Landscape(own, torch.stack((others[0], own))),
         "others hold no proxy": lambda: Landscape(own, others[:0]),
         "temperature is 0": lambda: Landscape(own, others, temperature=0.0),
         "3 dimensions": lambda: find_minimum(Landscape(torch.zeros(3), torch.ones(1, 3))),
