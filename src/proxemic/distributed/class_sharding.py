@@ -58,7 +58,7 @@ class ClassSharding:
             if wanted and not embeddings.requires_grad:  # an empty batch: the others wait for its backward
                 embeddings = embeddings.detach().requires_grad_()
         if not any(sizes):
-            raise ValueError("the batch is empty on every process, but the mean over an empty batch is not defined.")
+            raise ValueError("embeddings are empty on every process, but the mean over an empty batch is not defined.")
         return *gather_batch(embeddings, labels, self.group, sizes), sizes
 
     def check_shards(self, proxies: Float[Tensor, "classes *shape"], before: Float[Tensor, " 2"]) -> None:

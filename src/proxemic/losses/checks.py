@@ -107,7 +107,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
     if not embeddings.is_floating_point():
         raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
     if embeddings.shape[0] < least:
-        raise ValueError("the batch is empty, but the mean over an empty batch is not defined.")
+        raise ValueError("embeddings are empty, but the mean over an empty batch is not defined.")
 
 
 def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: bool = True) -> None:
