@@ -1,4 +1,4 @@
-"""Find idioms that are not plain English, and on pages words that are not the field's; `make lint` calls it."""
+"""Find idioms that are not plain English, and words that are not the field's; `make lint` calls it."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ IDIOMS = {
     r"(?:is|are) of(?! type\b)": "has, have, belongs to, belong to",
     r"(?<!there )are no(?! (?:better|larger|longer|more|nearer|smaller)\b)": "are not",
 }
-# Words of our own on pages, and the field's.
+# Words of our own, and the field's.
 WORDS = {
     r"pictures?": "image; photo in guides for photos; figure",
     r"joined batch": "global batch",
@@ -33,6 +33,9 @@ WORDS = {
     r"siblings?|plays? the unknown|verdict|doubts?": "similar classes; is used as unknown; summary; suspected label",
     r"streams over|steps? the rows": "works in chunks of; updates only the sampled proxies",
 }
+# Packages of src that keep to the words of pages, and names of other packages in them.
+CHECKED = ("analysis", "distributed", "losses", "metrics", "models", "optim", "published", "training")
+NAMES = re.compile(r"\.(?:pictures|verdict)\b")
 ANY = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b", re.IGNORECASE)
 ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 # Code, link targets and comments of pages, which keep the names that commands and functions have.
@@ -78,6 +81,12 @@ def main() -> int:
         for path in pages
         if path.name != "CHANGELOG.md" and not {*path.relative_to(ROOT).parts} & {*REPORTS}
         for word in find_words(path.read_text("utf-8"))
+    ]
+    found += [
+        f"{path.relative_to(ROOT)}: {word}"
+        for package in CHECKED
+        for path in (ROOT / "src/proxemic" / package).rglob("*.py")
+        for word in find_words(NAMES.sub("", path.read_text("utf-8")))
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

@@ -205,7 +205,7 @@ def test_directions_of_classes() -> None:
     ("rows", "more", "words"),
     [
         (torch.eye(2)[:1], {}, r"shape \[1, 2\]"),
-        (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), {}, "1 of 2 rows"),
+        (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), {}, "1 of 2"),
         (torch.eye(2), {"scale": 0.0}, "scale is 0"),
         (torch.eye(2), {"tolerance": -1.0}, "tolerance is -1"),
     ],

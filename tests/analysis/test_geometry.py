@@ -186,14 +186,14 @@ def test_of_many_rows_a_sample_is_compared_with_all() -> None:
 
 def test_refuses() -> None:
     points, labels = sample(6, 3), some_labels(6)
-    with pytest.raises(ValueError, match=r"\[6\], one per row"):
+    with pytest.raises(ValueError, match=r"must be \[6\]"):
         class_distances(points, labels[:3])
-    with pytest.raises(ValueError, match="2 rows or more"):
+    with pytest.raises(ValueError, match="2 samples or more"):
         uniformity(points[:1])
-    with pytest.raises(ValueError, match="no rows of two classes"):
+    with pytest.raises(ValueError, match="no samples of two classes"):
         class_distances(points, torch.zeros(6, dtype=torch.int64))
     for measure in (class_distances, alignment):
-        with pytest.raises(ValueError, match="no two rows of one class"):
+        with pytest.raises(ValueError, match="no two samples of one class"):
             measure(points, torch.arange(6))
     refused = {
         "bins is 0": lambda: class_distances(points, labels, bins=0),

@@ -32,7 +32,7 @@ WARP = WarpPotential(3.0, 0.65, 1.5)
 
 
 def pair(own: tuple[float, float], distance: float, turn: float) -> tuple[Tensor, Tensor]:
-    """An own proxy, and one other at a distance from it."""
+    """A target proxy, and one other at a distance from it."""
     place = torch.tensor(own, dtype=torch.float64)
     away = torch.tensor([math.cos(turn), math.sin(turn)], dtype=torch.float64)
     return place, (place + distance * away).unsqueeze(0)
@@ -306,7 +306,7 @@ def test_what_is_refused() -> None:
         with pytest.raises(ValueError, match=words):
             WarpPotential(*arguments)
     refused = {
-        "lies on the own": lambda: Landscape(own, torch.stack((others[0], own))),
+        "lies on the target": lambda: Landscape(own, torch.stack((others[0], own))),
         "others hold no proxy": lambda: Landscape(own, others[:0]),
         "temperature is 0": lambda: Landscape(own, others, temperature=0.0),
         "3 dimensions": lambda: find_minimum(Landscape(torch.zeros(3), torch.ones(1, 3))),
@@ -367,7 +367,7 @@ def test_plots(tmp_path: Path) -> None:
     assert values[1, 3] == landscape(torch.tensor([[4.0, -4.0]]))[0]
     found = find_minimum(landscape)
     axes = plot_landscape(landscape, 6.0, minimum=found, title="$")
-    assert axes.get_legend_handles_labels()[1] == ["distance α", "own proxy", "other proxy", "minimum"]
+    assert axes.get_legend_handles_labels()[1] == ["distance α", "target proxy", "other proxy", "minimum"]
     constant = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]), torch.zeros_like, torch.zeros_like)
     assert plot_landscape(constant, 6.0).get_xlim() == (-6, 6)
     away = {"away": paper_landscapes()["functions"]["f = t²"]}
@@ -380,4 +380,4 @@ def test_plots(tmp_path: Path) -> None:
     three = dict(list(paper_landscapes()["classes"].items())[:3])
     figure = draw_landscapes(three, {title: find_minimum(item) for title, item in three.items()}, 6.0)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()] == [*three]
-    assert [text.get_text() for text in figure.legends[0].get_texts()].count("own proxy") == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()].count("target proxy") == 1

@@ -109,9 +109,9 @@ def test_refuses() -> None:
     for k in (0, 4):
         with pytest.raises(ValueError, match=f"k is {k}, but must be from 1 to 3"):
             principal_components(points, k)
-    with pytest.raises(ValueError, match="with 2 rows or more"):
+    with pytest.raises(ValueError, match="with 2 samples or more"):
         principal_components(points[:1])
-    with pytest.raises(ValueError, match="with 4 rows or more"):
+    with pytest.raises(ValueError, match="with 4 samples or more"):
         t_sne(points[:3])
     with pytest.raises(ValueError, match="perplexity is 0"):
         t_sne(points, perplexity=0.0)

@@ -69,7 +69,7 @@ def test_a_diagram_has_up_to_four_images_of_up_to_four_classes() -> None:
     *small, before, after = figure.axes
     shown = [[image.get_array()[0, 0, 0] for image in axes.images] for axes in small if axes.get_visible()]
     assert shown == [[0], [1], [2], [3], [6], [7], [8], [9]]
-    assert (len(small), before.get_title(), after.get_title()) == (16, "embeddings before the training", "after")
+    assert (len(small), before.get_title(), after.get_title()) == (16, "embeddings before training", "after")
 
 
 def test_a_film_shows_the_epochs_that_all_have_and_is_the_same_each_time(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     [
         (["a.npy"], ["no labels", "--labels"]),
         (["a.npy", "--labels", "short.csv"], ["37", "40"]),
-        (["nan.npy", "--labels", "labels.csv"], ["NaN or infinite values in 2 of 40 rows"]),
+        (["nan.npy", "--labels", "labels.csv"], ["NaN or infinite values in 2 of 40"]),
         (["lone.npy", "--labels", "lone.csv"], ["none of the 3 queries"]),
         (["labels.csv"], ["labels.csv", ".npy"]),
         (["a.npy", "wide.npy", "b.npy"], ["3 runs or files", "b.npy"]),

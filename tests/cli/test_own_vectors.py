@@ -103,9 +103,9 @@ def test_heads_losses_and_a_final_model(table: Path, tmp_path: Path, here: Here)
         (("--images.size", "20"), ["images.size is 20", "model.backbone is none", "leave it out"]),
         (("--augment.horizontal_flip", "0.5"), ["augment.horizontal_flip is 0.5"]),
         (("--model.pooling", "max"), ["vectors are not pooled"]),
-        (("--model.input_size", "7"), ["model.input_size is 7, but the data are vectors of 24 numbers"]),
+        (("--model.input_size", "7"), ["model.input_size is 7, but the data are vectors of 24 dimensions"]),
         (("--vectors.noise", "-1"), ["vectors.noise is -1", "at least 0"]),
-        (("--vectors.noise", "0", "--model.backbone", "convnet"), ["vectors of 24 numbers", "set it to none"]),
+        (("--vectors.noise", "0", "--model.backbone", "convnet"), ["vectors of 24 dimensions", "set it to none"]),
     ],
 )
 def test_what_has_no_meaning_for_vectors_is_refused(

@@ -62,7 +62,7 @@ def run(faces: Path) -> Path:
     result = warm_proxemic("train", "--recipe", recipe, "--out", faces.parent / "run")
     assert result.returncode == 0, result.stderr
     assert (
-        "There are no test classes: evaluate it on pairs of faces with proxemic verify" in result.stdout + result.stderr
+        "There are no test classes: evaluate the run on pairs of faces with proxemic verify" in result.stdout + result.stderr
     )
     return faces.parent / "run"
 
@@ -226,7 +226,7 @@ def test_what_needs_test_classes_says_so(run: Path, here: Here, tmp_path: Path) 
     assert_refused(here("evaluate", run), ["have no test classes", "proxemic verify RUN"])
     assert_refused(here("analyze", "map", run, "--out", tmp_path / "map"), ["have no test classes", "verify RUN"])
     words = ("--recipe", recipe, "--out", tmp_path / "new", "--evaluation.select_on", "test")
-    assert_refused(here("train", *words), ["no test classes to choose the epoch on", "select_on last"])
+    assert_refused(here("train", *words), ["no test classes to select the epoch on", "select_on last"])
     # Commands that compare runs start each run like this, in its own process.
     with pytest.raises(UserError, match=r"have no test classes, .* proxemic verify RUN"):
         run_job(Job(recipe, (), tmp_path / "job"))

@@ -416,7 +416,7 @@ def test_bad_calls_name_the_argument(call: Callable[[ProxyLoss], Tensor], words:
         (lambda: CosFaceLoss(5, 7, margin=2.5), "margin"),
         (lambda: MagFaceLoss(5, 7, margin_range=(0.8, 0.45)), "margin_range"),
         (lambda: MagFaceLoss(5, 7, norm_range=(110.0, 10.0)), "norm_range"),
-        (lambda: CurricularFaceLoss(5, 7, momentum=0.0), "momentum is 0.0, but must be a batch's share"),
+        (lambda: CurricularFaceLoss(5, 7, momentum=0.0), "momentum is 0.0, but must be a batch's weight"),
         (lambda: ElasticFaceLoss(5, 7, deviation=-0.1), "deviation"),
         (lambda: ElasticFaceLoss(5, 7, form="sphere"), 'form is \'sphere\', but must be "arc" or "cos"'),  # type: ignore[arg-type]
         (lambda: WarpedSoftmaxLoss(5, 7, alpha=1.0), "k1"),
@@ -501,9 +501,9 @@ def test_an_objective_of_the_wrong_shape_is_refused() -> None:
         (
             False,
             torch.ones(4, 5),
-            "Wrong.objective returns a tensor of shape [4, 5], but must return one value per sample, [4]",
+            "Wrong.objective returns a tensor of shape [4, 5], but must return one loss per sample, [4]",
         ),
-        (False, 3.0, "returns 3.0, but must return one value per sample"),
+        (False, 3.0, "returns 3.0, but must return one loss per sample"),
         (True, torch.ones(4), "a tensor of shape [4], but must return a scalar, as the loss sums per class"),
     ):
         loss = Wrong(5, 7)

@@ -68,7 +68,7 @@ def test_recipes_train_it_as_a_loss_without_proxies_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"proxy_loss": ProxyAnchorLoss, "dims": [9]}, "dims has 9, but embeddings have 8 numbers"),
+        ({"proxy_loss": ProxyAnchorLoss, "dims": [9]}, "dims has 9, but embeddings have 8 dimensions"),
         ({"proxy_loss": ProxyAnchorLoss, "dims": [0]}, "dims is 0"),
         ({"proxy_loss": MagFaceLoss}, "does not depend on the lengths"),
         ({"proxy_loss": lambda **_: torch.nn.CrossEntropyLoss()}, "proxy_loss makes CrossEntropyLoss"),

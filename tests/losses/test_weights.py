@@ -76,11 +76,11 @@ def pairwise(*_: object) -> nn.Module:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: make("proxy-anchor"), "ProxyAnchorLoss has no values of samples: it takes the logarithm of sums"),
-        (lambda: make("mpa"), "MultiProxyAnchorLoss has no values of samples"),
-        (lambda: Batched(5, 7), "Batched has no values of samples: its objective returns one value"),
+        (lambda: make("proxy-anchor"), "ProxyAnchorLoss has no per-sample losses: it takes the logarithm of sums"),
+        (lambda: make("mpa"), "MultiProxyAnchorLoss has no per-sample losses"),
+        (lambda: Batched(5, 7), "Batched has no per-sample losses: its objective returns one value"),
         (lambda: UserLoss(5, 7, nn.CrossEntropyLoss()), "CrossEntropyLoss takes only embeddings and labels"),
-        (pairwise, "PairwiseLoss has values of pairs or triplets"),
+        (pairwise, "PairwiseLoss has losses of pairs or triplets"),
     ],
 )
 @pytest.mark.parametrize("keywords", [{"weights": [1.0] * 4}, {"reduction": "none"}])

@@ -145,7 +145,7 @@ def test_refuses() -> None:
     broken = points.clone()
     broken[[2, 5], 1] = torch.tensor([torch.nan, torch.inf])
     refused = {
-        r"embeddings has NaN or infinite values in 2 of 12 rows": (broken, labels),
+        r"embeddings has NaN or infinite values in 2 of 12": (broken, labels),
         r"labels has shape \(11,\) but must be \[12\]": (points, labels[1:]),
     }
     for message, arguments in refused.items():
@@ -199,5 +199,5 @@ def test_agreement_without_pairs() -> None:
     assert (apart.precision, apart.recall, apart.f1) == (1.0, 0.0, 0.0)
     crossed = partition_agreement(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
     assert (crossed.precision, crossed.recall, crossed.f1) == (0.0, 0.0, 0.0)
-    with pytest.raises(ValueError, match="at least one row"):
+    with pytest.raises(ValueError, match="at least one"):
         partition_agreement(rows[:0], rows[:0])

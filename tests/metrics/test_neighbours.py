@@ -82,7 +82,7 @@ def test_refuses() -> None:
     for bad, words in wrong:
         with pytest.raises(ValueError, match=words):
             nearest_neighbours(points, points, k=1, exclude=bad)
-    with pytest.raises(ValueError, match="dimensions per row"):
+    with pytest.raises(ValueError, match="2 dimensions but queries 3"):
         nearest_neighbours(points, points[:, :2], k=1)
     with pytest.raises(ValueError, match="queries has shape"):
         nearest_neighbours(points[0], points, k=1)

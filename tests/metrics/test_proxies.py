@@ -127,8 +127,8 @@ def test_refuses() -> None:
     broken[[1, 4, 9], 0] = torch.nan
     strange[2, 1, 0] = torch.inf
     refused = {
-        r"embeddings has NaN or infinite values in 3 of 60 rows": (broken, labels, proxies),
-        r"proxies has NaN or infinite values in 1 of 21 rows": (embeddings, labels, strange),
+        r"embeddings has NaN or infinite values in 3 of 60": (broken, labels, proxies),
+        r"proxies has NaN or infinite values in 1 of 21": (embeddings, labels, strange),
         r"labels holds 7 but must be from 0 to 6": (embeddings, labels + (labels == 5) * 2, proxies),
         r"labels holds -1 but must be from 0 to 6": (embeddings, labels - 1, proxies),
         r"labels has shape \(59,\) but must be \[60\]": (embeddings, labels[1:], proxies),

@@ -123,7 +123,7 @@ def test_no_relevant_items_is_not_a_number() -> None:
         ([[1, 0]], [1], 0, "k is 0"),
         ([[2, 0]], [2], 1, "other than 0 and 1"),
         ([[1, 1]], [1], 1, "num_relevant is below"),
-        ([[]], [1], 1, "no places"),
+        ([[]], [1], 1, "no neighbours"),
     ],
 )
 def test_refuses(relevance: list[list[int]], num_relevant: list[int], k: int, message: str) -> None:

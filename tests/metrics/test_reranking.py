@@ -130,7 +130,7 @@ def test_query_expansion_equals_the_formula(alpha: float) -> None:
             lambda x: k_reciprocal_distances(x, x, original_weight=2.0),
             "original_weight is 2.0, but must be from 0 to 1",
         ),
-        (lambda x: expand_queries(x, x, k=4), "k is 4, but the gallery has 3 rows"),
+        (lambda x: expand_queries(x, x, k=4), "k is 4, but the gallery has 3"),
         (lambda x: expand_queries(x, x, k=1, alpha=-1.0), "alpha is -1.0, but must be 0 or more"),
     ],
 )

@@ -152,9 +152,9 @@ def test_refuses() -> None:
     broken[2, 1] = torch.nan
     refused = {
         r"query_labels has torch.float32 but must be int64": (points, labels.float()),
-        r"queries has NaN or infinite values in 1 of 4 rows": (broken, labels, points, labels),
+        r"queries has NaN or infinite values in 1 of 4": (broken, labels, points, labels),
         r"queries has shape \(0, 4\)": (points[:0], labels[:0]),
-        r"gallery has 3 dimensions per row but queries 4": (points, labels, points[:, :3], labels),
+        r"gallery has 3 dimensions but queries 4": (points, labels, points[:, :3], labels),
         r"without gallery_labels": (points, labels, points),
         r"without a gallery": (points, labels, None, labels),
     }

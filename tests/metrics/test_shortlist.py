@@ -61,10 +61,10 @@ def test_rounding_is_within_its_bound(kind: str, distance: Distance) -> None:
     search = NeighbourSearch(points, points, distance, None)
     listed = search.shortlist(torch.arange(300), 280)
     found = search.near.distances(listed.values)
-    doubt = listed.doubt[:, None]
+    uncertainty = listed.uncertainty[:, None]
     pairs = torch.arange(300)[:, None].expand_as(listed.indices).flatten()
     exact = search.distances(pairs, listed.indices.flatten()).double().view_as(found)
-    low, high = (search.near.distances((listed.values + side * doubt / 2).clamp(min=0)) for side in (-1, 1))
+    low, high = (search.near.distances((listed.values + side * uncertainty / 2).clamp(min=0)) for side in (-1, 1))
     assert (exact >= low * (1 - 1e-6)).all()
     assert (exact <= high * (1 + 1e-6)).all()
     if kind == "random":
@@ -80,10 +80,12 @@ def test_the_bound_by_hand() -> None:
     rounding = 5 * unit * reach**2 + 2 * unit * height
     tiny = 4 * 2 * 2.0**-126 * (1 + 2 * reach)
     expected = 2 * (products + rounding + tiny) + 2.0**-20 * (2 * reach) ** 2
-    assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == pytest.approx([expected] * 2, rel=1e-12)
+    assert search.nearest(torch.arange(2), 1, None).uncertainty.tolist() == pytest.approx([expected] * 2, rel=1e-12)
     rows = ExactRows(torch.zeros(2, 2), "rows")
     search = ShortlistSearch(rows, rows, "euclidean")
-    assert search.nearest(torch.arange(2), 1, None).doubt.tolist() == [2 * 4 * 2 * 2.0**-126] * 2, "what may be lost"
+    assert search.nearest(torch.arange(2), 1, None).uncertainty.tolist() == [2 * 4 * 2 * 2.0**-126] * 2, (
+        "what may be lost"
+    )
 
 
 def test_the_size_of_tiles_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,5 +58,5 @@ def test_a_maximum_is_of_the_place_that_has_it() -> None:
 def test_other_networks_are_none(config: dict[str, object]) -> None:
     model = trained(replace(CONFIG, **config))  # pyright: ignore[reportArgumentType]
     assert not is_mean_over_places(model)
-    with pytest.raises(ValueError, match=r"not means over places: pooling must be one of avg, max, avg\+max"):
+    with pytest.raises(ValueError, match=r"not means over positions: pooling must be one of avg, max, avg\+max"):
         place_embeddings(model, torch.rand(1, 32, 2, 2))

@@ -70,7 +70,7 @@ def test_what_looks_at_all_proxies_is_refused_where_they_are_sharded(recipe: Pat
 
 @pytest.mark.parametrize(
     ("validation", "test", "words"),
-    [(True, True, "gives validation classes of its own"), (False, False, "There are no test classes to choose")],
+    [(True, True, "gives validation classes of its own"), (False, False, "There are no test classes to select")],
 )
 def test_an_epoch_is_not_chosen_on_classes_that_are_not_there(
     recipe: Path, validation: bool, test: bool, words: str

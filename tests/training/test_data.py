@@ -38,7 +38,7 @@ def test_batches_that_processes_cannot_share_are_refused(tmp_path: Path) -> None
     path = write_recipe(tmp_path / "tiny.yaml", write_folder(tmp_path / "images"))
     cases = {
         "batches.size is 1 in effect, but 2 processes share each batch": ["--batches.size", "1"],
-        "batches.micro_batches is 3, but of a batch of 5 images a process has 2": [
+        "batches.micro_batches is 3, but each process has only 2 of the 5 images of a batch": [
             *["--batches.size", "5", "--batches.micro_batches", "3"]
         ],
         "asks for 60/2 = 30 classes a batch, but there are ": ["--batches.size=60", "--batches.images_per_class=2"],

@@ -83,7 +83,7 @@ def test_a_checkpoint_of_something_else_or_of_another_recipe(
     (other / "metrics.json").unlink()
     text = (other / "recipe.yaml").read_text()
     (other / "recipe.yaml").write_text(text.replace("proxies_per_class: 2", "proxies_per_class: 3"))
-    assert_refused(here("train", "--resume", other), ["last.ckpt does not fit the recipe beside it", "size mismatch"])
+    assert_refused(here("train", "--resume", other), ["last.ckpt does not fit the recipe next to it", "size mismatch"])
     (other / "recipe.yaml").write_text(text)
     for content in ({"state_dict": {}, "epoch": 3}, [1, 2]):
         torch.save(content, other / "checkpoints" / "last.ckpt")

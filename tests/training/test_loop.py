@@ -216,7 +216,7 @@ def test_a_run_is_complete_and_holds_no_pickle_but_the_checkpoint(uninterrupted:
     assert list((uninterrupted / "logs").rglob("metrics.csv"))
     seconds = json.loads((uninterrupted / "seconds.json").read_text())
     assert [*seconds] == [
-        "start", "data", "network", "features", "training", "validation", "saving", "test", "pictures", "other",
+        "start", "data", "network", "features", "training", "validation", "saving", "test", "plots", "other",
         "total",
     ]  # fmt: skip
     assert sum(seconds.values()) == pytest.approx(2 * seconds["total"], abs=0.02)

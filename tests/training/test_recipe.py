@@ -20,7 +20,7 @@ REFUSED = {
     "--training.average.decay=0": "training.average.decay is 0.0, .* above 0 and below 1",
     "--training.average.decay=1": "training.average.decay is 1.0, .* above 0 and below 1",
     "--training.average.begins=0": "training.average.begins is 0, but must be at least 1",
-    "--training.epochs=5 --training.average.begins=6": "begins is 6, but must be one of the epochs, .* 5",
+    "--training.epochs=5 --training.average.begins=6": "begins is 6, but must be one of the 5 epochs",
     f"{UNTIL}.patience=2 --evaluation.select_on=last": "validation classes, but evaluation.select_on is last",
     f"{UNTIL}.patience=0": "patience is 0, but must be at least 1",
     f"{UNTIL}.min_improvement=-1": "min_improvement is -1.0, but must be at least 0",

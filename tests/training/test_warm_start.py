@@ -132,7 +132,7 @@ def test_a_run_without_weights_or_with_others_is_refused(earlier: Path, tmp_path
     with pytest.raises(UserError, match=r"loss.safetensors is not readable as safetensors"):
         load_loss(run, loss)
     run.loss.unlink()
-    with pytest.raises(UserError, match="has no chosen weights yet: let it finish an epoch"):
+    with pytest.raises(UserError, match="has no selected weights yet: let it finish an epoch"):
         start_from(run, model, loss, splits)
 
 

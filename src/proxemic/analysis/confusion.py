@@ -25,7 +25,7 @@ class ConfusedPair:
 
     @property
     def share(self) -> float:
-        """The share of the queries of both classes that are confused, in (0, 1]."""
+        """The fraction of the queries of both classes that are confused, in (0, 1]."""
         return self.count / self.queries
 
 
@@ -42,7 +42,7 @@ def confused_pairs(
         distances: Distance of each query to its nearest neighbour.
 
     Returns:
-        The pairs with at least one confused query, sorted by decreasing count, then decreasing share, then labels.
+        The pairs with at least one confused query, sorted by decreasing count, then decreasing fraction, then labels.
 
     >>> labels, nearest = torch.tensor([0, 0, 1, 1, 2]), torch.tensor([0, 1, 0, 1, 2])
     >>> [(pair.classes, pair.count, pair.queries) for pair in confused_pairs(labels, nearest, torch.zeros(5))]
@@ -52,7 +52,7 @@ def confused_pairs(
     wrong = ((labels >= 0) & (nearest_labels >= 0) & (labels != nearest_labels)).nonzero().squeeze(1)
     wrong = wrong[distances[wrong].argsort(stable=True)]
     both = torch.stack([labels[wrong], nearest_labels[wrong]], 1).sort(1).values
-    # A class that only the gallery has has no queries.
+    # A class that is only in the gallery has no queries.
     size = torch.cat([queries, queries.new_zeros(int(both.max()) + 1 if len(both) else 0)])
     pairs, which = both.unique(dim=0, return_inverse=True)
     found = [

@@ -27,8 +27,8 @@ class Forces:
     Args:
         push: F1, the force on the embedding away from the other proxy.
         proxy_push: F2, the force on the other proxy away from the embedding.
-        pull: F3, the force on the embedding towards its own proxy.
-        proxy_pull: F4, the force on its own proxy towards the embedding.
+        pull: F3, the force on the embedding towards its target proxy.
+        proxy_pull: F4, the force on its target proxy towards the embedding.
     """
 
     push: Float[Tensor, "embeddings dim"]
@@ -38,7 +38,7 @@ class Forces:
 
     @property
     def coupled(self) -> Float[Tensor, "embeddings dim"]:
-        """F1 + F3, the total force on the embedding; for a warp, on the line beyond the own proxy, it points to α."""
+        """F1 + F3, the total force on the embedding; with a warp, on the line beyond the target proxy, towards α."""
         return self.push + self.pull
 
 
@@ -107,8 +107,8 @@ def plot_forces(
     """Draw the forces on embeddings of two classes as arrows: the pull, the push, and their sum.
 
     All forces on an embedding are proportional to the probability of the wrong class, which differs by orders of
-    magnitude between places; so the arrows are in units of the embedding's push. The arrow on a proxy sums the means of
-    F4 over its own embeddings and of F2 over the other embeddings, in the same units. Each class has a shape, and
+    magnitude between positions; so the arrows are in units of the embedding's push. The arrow on a proxy sums the means
+    of F4 over its own embeddings and of F2 over the other embeddings, in the same units. Each class has a shape, and
     proxies are black. For a `WarpPotential`, a circle of radius α surrounds each proxy, and a diamond marks each
     minimum.
 
@@ -173,7 +173,7 @@ def draw_forces(
         plot_forces(embeddings, labels, proxies, f1, title=title, axes=axes)
     point = {"linestyle": "", "marker": "o"}
     styles = {
-        "pull to the own proxy (F3)": {"color": PULL, "linewidth": 3},
+        "pull to the target proxy (F3)": {"color": PULL, "linewidth": 3},
         "push from the other (F1)": {"color": PUSH, "linewidth": 3},
         "both together": {"color": COUPLED, "linewidth": 3},
         "proxy": point | {"color": "black"},
@@ -194,7 +194,7 @@ _ARROWS, _PANELS = 60, 3  # arrows per panel, panels per training
 class TrainingForces:
     """Minus the gradient of a loss: the forces on embeddings (F1 + F3) and on proxies (the sums of F4 and F2).
 
-    ``alignment`` is the cosine between the force on each embedding and the force on its own proxy; NaN if one is 0.
+    ``alignment`` is the cosine between the force on each embedding and the force on its target proxy; NaN if one is 0.
     """
 
     on_embeddings: Float[Tensor, "images dim"]
@@ -238,7 +238,7 @@ def descend(loss: ProxyLoss, scene: Scene, steps: int, rate: float) -> dict[int,
 def plot_force_alignment(
     films: Mapping[str, Mapping[int, tuple[Scene, TrainingForces]]], *, unit: str = "epoch"
 ) -> Any:
-    """Draw a row per training: the forces at the beginning, middle and end, and the mean alignment by epoch."""
+    """Draw a row per training: the forces at the start, middle and end, and the mean alignment by epoch."""
     figure = new_figure(15, 3.9 * len(films))
     for row, (name, film) in enumerate(films.items()):
         epochs = sorted(film)
@@ -255,7 +255,7 @@ def plot_force_alignment(
         axes = figure.add_subplot(len(films), _PANELS + 1, (row + 1) * (_PANELS + 1))
         axes.plot(epochs, [film[epoch][1].mean_alignment for epoch in epochs], ".-", color=ON_EMBEDDINGS)
         axes.axhline(0, color="#999999", linewidth=0.8)
-        axes.set(ylim=(-1.05, 1.05), xlabel=unit, ylabel="cosine of the forces on\nembedding and own proxy, mean")
+        axes.set(ylim=(-1.05, 1.05), xlabel=unit, ylabel="cosine of the forces on\nembedding and target proxy, mean")
         integer_ticks(axes.xaxis)
     return figure
 

@@ -158,19 +158,21 @@ def _directions(proxies: Tensor) -> Float64[Tensor, "classes dim"]:
     # Apple's GPUs have no float64.
     proxies = proxies.detach().to("cpu" if proxies.device.type == "mps" else proxies.device, torch.float64)
     if proxies.ndim != 2 or len(proxies) < 2:
-        raise ValueError(f"rows have shape {list(proxies.shape)}, but must be [rows, dim], 2 or more.")
+        raise ValueError(
+            f"proxies or embeddings have shape {list(proxies.shape)}, but must be [items, dim], with 2 items or more."
+        )
     length = proxies.norm(dim=1, keepdim=True)
     bad = int((~(length.isfinite() & (length > 0))).sum())
     if bad:
         raise ValueError(
-            f"{bad} of {len(proxies)} rows of proxies or embeddings are zero or not finite: they have no direction."
+            f"{bad} of {len(proxies)} proxies or embeddings are zero or not finite: they have no direction."
         )
     return proxies / length
 
 
 def _descend(
-    unit: Float64[Tensor, "classes dim"], target: Int64[Tensor, " rows"], scale: float, tolerance: float
-) -> Float64[Tensor, "rows dim"]:
+    unit: Float64[Tensor, "classes dim"], target: Int64[Tensor, " points"], scale: float, tolerance: float
+) -> Float64[Tensor, "points dim"]:
     minimizers = unit[target]
     left, x = torch.arange(len(target), device=unit.device), minimizers.clone()
     gradient = _gradient(unit, x, target, scale)
@@ -195,24 +197,24 @@ def _descend(
     )
 
 
-def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "rows dim"]:
+def _gradient(unit: Tensor, x: Tensor, target: Tensor, scale: float) -> Float64[Tensor, "points dim"]:
     """Compute the gradient of h in `class_minimizers`."""
     logits = (scale * x) @ unit.T
     logits.scatter_(1, target.unsqueeze(1), -torch.inf)
     return scale * (logits.softmax(1) @ unit - unit[target])
 
 
-def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " rows"]:
+def _settled(x: Tensor, gradient: Tensor, scale: float, tolerance: float) -> Bool[Tensor, " points"]:
     size = gradient.norm(dim=1)
     inward = -(gradient * x).sum(1)
     along = (gradient + inward.unsqueeze(1) * x).norm(dim=1)
     rounding = 64 * torch.finfo(gradient.dtype).eps * scale
-    # If another proxy coincides with the own one, the loss is flat up to rounding, and any point is a minimum.
+    # If another proxy coincides with the target proxy, the loss is flat up to rounding, and any point is a minimum.
     return ((along <= tolerance * size + rounding) & (inward > 0)) | (size <= rounding)
 
 
 MINIMUM, GREY = "#e6ab02", "#999999"
-# Marker, colour and legend of each number in `plot_gaps`.
+# Marker, colour and legend of each value in `plot_gaps`.
 _MARKS = {
     "lower": ("|", "#333333", "L corrected, U of the proof"),
     "lower_sharp": ("4", "#1b9e77", "L, sharpened (C⁻⁴)"),
@@ -246,7 +248,7 @@ def plot_three_proxies(epsilon: float = 0.1) -> tuple[Any, list[tuple[float, flo
         circle.plot(*place, "o", color=colour, markersize=9)
         circle.annotate(name, (1.16 * place).tolist(), color=colour, ha="center", va="center", fontsize=11)
     circle.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal", xticks=[], yticks=[])
-    figure.suptitle(f"Three proxies, and where the loss of class 1 is least (ε = {epsilon:g}, σ = 1)", fontsize=10)
+    figure.suptitle(f"Three proxies, and the minimum of the loss of class 1 (ε = {epsilon:g}, σ = 1)", fontsize=10)
     curve.plot(turn, losses, color="#333333")
     for place, colour, name in ((0.0, TARGET, "$w_1$"), (epsilon, WRONG, "$w_2$"), (-math.pi / 2, WRONG, "$w_3$")):
         curve.axvline(place, color=colour, linewidth=1, linestyle=":", label=f"{name}: {place:.3f}")
@@ -270,7 +272,7 @@ def plot_gaps(gaps: Mapping[str, Sequence[float]], bounds: Mapping[str, Mapping[
         for key, (marker, colour, label) in _MARKS.items():
             right.plot(numbers[key], place, marker, color=colour, markersize=7, markeredgewidth=1.6,
                        label=None if place else label)  # fmt: skip
-    left.set(xlabel="squared gap of a class at the loss's scale", ylabel="share of classes below", ylim=(0, 1))
+    left.set(xlabel="squared gap of a class at the loss's scale", ylabel="fraction of classes below", ylim=(0, 1))
     left.set_xlim(left=0)
     add_legend(left, fontsize=7, loc="lower right")
     right.set_xscale("log")

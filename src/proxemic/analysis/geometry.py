@@ -21,19 +21,19 @@ _ROWS, _COLUMNS = 512, 4096  # of a tile: 16 MB
 
 
 class Pairs:
-    """Iterate over the distances of ordered pairs of different rows, one tile at a time.
+    """Iterate over the distances of ordered pairs of different samples, one tile at a time.
 
-    With up to √max_pairs rows (11,585), all pairs are used. With more rows, a seeded sample of max_pairs/rows anchors
-    is compared with all rows, so that an anchor still meets every row of its class. Distances are exact
-    (`proxemic.metrics.exact`): results depend neither on the tiles nor on the order of the rows.
+    With up to √max_pairs samples (11,585), all pairs are used. With more samples n, max_pairs/n anchors, drawn by the
+    seed, are compared with all samples, so that an anchor still meets every sample of its class. Distances are exact
+    (`proxemic.metrics.exact`): results depend neither on the tiles nor on the order of the samples.
 
     The cosine distance is 1 - cos; the distance to a zero vector is 1. `ValueError` is raised for NaN or infinite
-    embeddings, and for ``max_pairs`` below the number of rows.
+    embeddings, and for ``max_pairs`` below the number of samples.
     """
 
     def __init__(
         self,
-        embeddings: Float[Tensor, "rows ..."],
+        embeddings: Float[Tensor, "samples ..."],
         labels: Shaped[Tensor, "..."],
         distance: Distance = "cosine",
         max_pairs: int = MOST_PAIRS,
@@ -41,12 +41,12 @@ class Pairs:
     ) -> None:
         shape = embeddings.shape
         if len(shape) != 2 or shape[0] < 2:
-            raise ValueError(f"embeddings has shape {list(shape)}, but must be [rows, dim] with 2 rows or more.")
+            raise ValueError(f"embeddings has shape {list(shape)}, but must be [samples, dim] with 2 samples or more.")
         labels = as_integers("labels", labels, shape[0])
         check_distance(distance)
         if max_pairs < shape[0]:
             raise ValueError(
-                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of rows that an anchor is "
+                f"max_pairs is {max_pairs}, but must be at least {shape[0]}, the number of samples that an anchor is "
                 "compared with."
             )
         anchors = torch.arange(shape[0])
@@ -70,7 +70,7 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False)
 class ClassDistances:
-    """The distributions of distances between rows of one class and between rows of two classes.
+    """The distributions of distances between samples of one class and between samples of two classes.
 
     Args:
         edges: Edges of the bins, evenly spaced from the smallest to the largest distance.
@@ -80,7 +80,7 @@ class ClassDistances:
         within_std: Standard deviation of the distances within classes.
         between_mean: Mean of the distances between classes.
         between_std: Standard deviation of the distances between classes.
-        anchors: Number of rows that were compared with all rows (see `Pairs`).
+        anchors: Number of samples that were compared with all samples (see `Pairs`).
     """
 
     edges: Float64[Tensor, "edges"]
@@ -110,7 +110,7 @@ class ClassDistances:
 
 @torch.no_grad()
 def class_distances(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     *,
     distance: Distance = "cosine",
@@ -121,9 +121,9 @@ def class_distances(
     """Compute the distributions of distances within and between classes, from the pairs of `Pairs`.
 
     Args:
-        embeddings: Finite embeddings ``[rows, dim]``.
-        labels: Class of each row, as integers, with two classes or more and two rows in some class.
-        distance: Distance between rows: cosine in [0, 2], or euclidean in the units of the embeddings.
+        embeddings: Finite embeddings ``[samples, dim]``.
+        labels: Class of each sample, as integers, with two classes or more and two samples in some class.
+        distance: Distance between samples: cosine in [0, 2], or euclidean in the units of the embeddings.
         bins: Number of bins of the histograms, at least 1.
         max_pairs: As in `Pairs`.
         seed: As in `Pairs`.
@@ -146,9 +146,9 @@ def class_distances(
                 counts[kind] += len(part)
                 sums[kind].append(float(part.sum()))
                 low, high = min(low, float(part.min())), max(high, float(part.max()))
-    for count, missing in zip(counts, ("two rows of one class", "rows of two classes"), strict=True):
+    for count, missing in zip(counts, ("two samples of one class", "samples of two classes"), strict=True):
         if count == 0:
-            raise ValueError(f"labels has no {missing} to measure the distance of: give more rows.")
+            raise ValueError(f"labels has no {missing} to measure the distance of: give more samples.")
     means = [math.fsum(sums[kind]) / counts[kind] for kind in (0, 1)]
     width = (high - low) or 1.0
     histograms, squares = torch.zeros(2, bins, dtype=torch.int64), ([], [])
@@ -203,14 +203,14 @@ def _legend_below(figure: Any, axes: Any, title: str, order: int = 1) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Hubness:
-    """How often each row is a nearest neighbour.
+    """How often each sample is a nearest neighbour.
 
     Args:
-        occurrences: Number N_k of other rows that have the row among their k nearest neighbours; the mean is k.
-        k: Number of neighbours of each row.
+        occurrences: Number N_k of other samples that have the sample among their k nearest neighbours; the mean is k.
+        k: Number of neighbours of each sample.
     """
 
-    occurrences: Int64[Tensor, "rows"]
+    occurrences: Int64[Tensor, "samples"]
     k: int
 
     @property
@@ -222,25 +222,25 @@ class Hubness:
 
     @property
     def antihubs(self) -> float:
-        """The share of rows that no other row has among its neighbours, in [0, 1)."""
+        """The fraction of samples that no other sample has among its neighbours, in [0, 1)."""
         return float((self.occurrences == 0).double().mean())
 
     @property
     def largest(self) -> int:
-        """The largest N_k, from k to rows - 1."""
+        """The largest N_k, from k to the number of samples less 1."""
         return int(self.occurrences.max())
 
 
-def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
-    """Count how often each row is among the k nearest neighbours of the other rows (N_k).
+def hubness(embeddings: Float[Tensor, "samples ..."], *, k: int = 10, distance: Distance = "cosine") -> Hubness:
+    """Count how often each sample is among the k nearest neighbours of the other samples (N_k).
 
-    Hubs are the neighbours of very many rows and appear among the results of unrelated queries; anti-hubs are never
-    found. Ties go to the first rows: among more than k + 1 equal rows, the last ones are anti-hubs.
+    Hubs are the neighbours of very many samples and appear among the results of unrelated queries; anti-hubs are never
+    found. Ties go to the first samples: among more than k + 1 equal embeddings, the last ones are anti-hubs.
 
     Args:
         embeddings: Finite embeddings.
-        k: Number of neighbours of each row, from 1 to rows - 1.
-        distance: Distance between rows.
+        k: Number of neighbours of each sample, from 1 to the number of samples less 1.
+        distance: Distance between samples.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -258,7 +258,7 @@ def hubness(embeddings: Float[Tensor, "rows ..."], *, k: int = 10, distance: Dis
 
 
 def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
-    """Draw the number of rows for each N_k on a logarithmic scale, with the expectation by chance."""
+    """Draw the number of samples for each N_k on a logarithmic scale, with the expectation by chance."""
     figure, axes = _new_axes(title)
     rows = hubness.occurrences.bincount().numpy()
     axes.bar(range(len(rows)), rows, width=1.0, color=WITHIN, alpha=0.6, edgecolor="white", linewidth=0.3,
@@ -278,7 +278,7 @@ def plot_occurrences(hubness: Hubness, *, title: str = "") -> Any:
 
 
 def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
-    """Compute the expected number of rows for N_k = 0, 1, ..., largest if neighbours were random (binomial)."""
+    """Compute the expected number of samples for N_k = 0, 1, ..., largest if neighbours were random (binomial)."""
     rows = len(hubness.occurrences)
     n = torch.arange(hubness.largest + 1, dtype=torch.float64)
     others = torch.tensor(rows - 1.0, dtype=torch.float64)
@@ -289,7 +289,7 @@ def chance_occurrences(hubness: Hubness) -> Float64[Tensor, "numbers"]:
 
 @torch.no_grad()
 def alignment(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     *,
     alpha: float = 2.0,
@@ -303,14 +303,15 @@ def alignment(
     over the pairs of `Pairs`.
 
     Args:
-        embeddings: Finite embeddings ``[rows, dim]``; only directions matter, and a zero vector is orthogonal to all.
-        labels: Class of each row, as integers, with two rows in some class.
+        embeddings: Finite embeddings ``[samples, dim]``; only directions matter, and a zero vector is orthogonal to
+            all.
+        labels: Class of each sample, as integers, with two samples in some class.
         alpha: Exponent above 0; 2 gives values in [0, 4].
         max_pairs: As in `Pairs`.
         seed: As in `Pairs`.
 
     Raises:
-        ValueError: If an argument is out of its range, or no class has two rows.
+        ValueError: If an argument is out of its range, or no class has two samples.
 
     Source: Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
     Hypersphere, ICML 2020, the alignment loss; two images of a class are their two views of an image.
@@ -324,22 +325,23 @@ def alignment(
         count += len(part)
         sums.append(float((2 * part).clamp_(min=0).pow_(alpha / 2).sum()))
     if count == 0:
-        raise ValueError("labels has no two rows of one class to measure the distance of: give more rows.")
+        raise ValueError("labels has no two samples of one class to measure the distance of: give more samples.")
     return math.fsum(sums) / count
 
 
 @torch.no_grad()
 def uniformity(
-    embeddings: Float[Tensor, "rows ..."], *, t: float = 2.0, max_pairs: int = MOST_PAIRS, seed: int = 0
+    embeddings: Float[Tensor, "samples ..."], *, t: float = 2.0, max_pairs: int = MOST_PAIRS, seed: int = 0
 ) -> float:
-    r"""Measure how evenly rows are spread over the unit sphere: 0 if all are one point; lower is more even.
+    r"""Measure how evenly embeddings are spread over the unit sphere: 0 if all are one point; lower is more even.
 
     $$\log E_{x \ne y} \exp(-t \lVert \hat x - \hat y \rVert^2)$$
 
     over the pairs that `Pairs` takes. Random directions in many dimensions have about -2t.
 
     Args:
-        embeddings: Finite embeddings, at least 2 rows; only directions count, and a zero vector is orthogonal to all.
+        embeddings: Finite embeddings of at least 2 samples; only directions count, and a zero vector is orthogonal to
+            all.
         t: Factor of the squared distance, above 0.
         max_pairs: As in `Pairs`.
         seed: As in `Pairs`.

@@ -24,7 +24,7 @@ from proxemic.losses.scores.scoring import reduce_scores, sum_negatives
 from proxemic.losses.scores.similarity import Cosine, unit
 from proxemic.threads import cpu_threads
 
-# A gradient below this share of the largest may be rounding error of a cancellation: its changes count less.
+# A gradient below this fraction of the largest may be rounding error of a cancellation: its changes count less.
 _FLOOR = 1e-6
 
 
@@ -45,7 +45,7 @@ def score_gradients(
     labels: Int[Tensor, " batch"],
     embeddings: Float[Tensor, "batch dim"],
 ) -> tuple[Float[Tensor, "batch classes"], Float[Tensor, "batch dim"]]:
-    """Compute the gradients of a loss with respect to class scores, and to embeddings that it reads besides.
+    """Compute the gradients of a loss with respect to class scores, and to embeddings that the loss also reads.
 
     Columns beyond the number of classes repeat the first classes. `ValueError` is raised if a gradient is not finite.
     """
@@ -78,7 +78,7 @@ def relative_change(
 
 
 def uniform(generator: torch.Generator, *shape: int) -> Float[Tensor, "..."]:
-    """Draw random float64 numbers from 0 to 1."""
+    """Draw random float64 values from 0 to 1."""
     return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
@@ -87,12 +87,12 @@ def random_scores(
 ) -> tuple[Float[Tensor, "batch columns"], float]:
     """Draw class scores from the whole range of the similarity; return also one unit of the logits (at most 0.25).
 
-    Distances have no natural unit: each of the ``ranges`` (1, or one per row) reaches to a distance from 1/16 to 256,
-    so that a warp at any distance shows.
+    Distances have no natural unit: each of the ``ranges`` (1, or one per sample) reaches to a distance from 1/16 to
+    256, so that a warp at any distance shows.
     """
     rows = len(labels)
-    # The negatives of a row are near each other or far apart, so that negatives of a sharp loss compete. The positive
-    # is anywhere, so that some rows exceed a margin of many units of the logits.
+    # The negatives of a sample are near each other or far apart, so that negatives of a sharp loss compete. The
+    # positive is anywhere, so that some samples exceed a margin of many units of the logits.
     share = torch.lerp(uniform(generator, rows, 1), uniform(generator, rows, 1), uniform(generator, rows, columns))
     share.scatter_(1, labels.unsqueeze(1), uniform(generator, rows, 1))
     step = 1 / loss.scoring.scale
@@ -194,8 +194,8 @@ class Characteristics:
         other_classes: Gradient of a positive, when positives of other classes fall.
         negatives: Gradient of a negative, when other negatives fall.
         opposite: Gradient of a positive, when negatives fall, or the reverse.
-        other_embeddings: Gradient of a sample's embedding, if the loss reads it besides the class scores, when other
-            samples change.
+        other_embeddings: Gradient of a sample's embedding, if the loss reads embeddings in addition to class scores,
+            when other samples change.
     """
 
     proxies_per_class: int
@@ -241,7 +241,7 @@ class Characteristics:
 
     @property
     def beyond_scores(self) -> bool:
-        """Whether samples also influence each other through embeddings that the loss reads besides the scores."""
+        """Whether samples also influence each other through embeddings that the loss reads in addition to scores."""
         return self.other_embeddings > _TOLERANCE
 
     def answers(self) -> dict[str, Answer]:
@@ -263,8 +263,8 @@ def characteristics(loss: ProxyLoss, *, samples: int = 1024, seed: int = 0) -> C
     scores, and again after some scores fall by up to ``1/a``, one unit of the logits ``a·S`` (cosines by at most 0.25).
     A gradient depends on the changed scores if its relative change exceeds 1e-6 in some sample.
 
-    Regularisers are ignored. Dependences through embeddings that a loss reads besides the scores, such as the graph of
-    `HISTLoss`, do not count among the six characteristics: see ``beyond_scores``.
+    Regularisers are ignored. Dependences through embeddings that a loss reads in addition to scores, such as the graph
+    of `HISTLoss`, do not count among the six characteristics: see ``beyond_scores``.
 
     Args:
         loss: Any proxy loss.

@@ -37,7 +37,7 @@ def score_dependence(
     loss's similarity, where ``S_kd`` falls by up to one unit of the logits.
 
     Args:
-        loss: Any proxy loss. Its dependence on embeddings besides the scores is held fixed.
+        loss: Any proxy loss. If it also reads embeddings, these are held fixed.
         labels: Class of each embedding, from 0 to the largest class, which is at least 1.
         draws: Number of draws of random scores, at least 1. With less than a few dozen, a dependence of a sharp loss
             may stay hidden.
@@ -168,6 +168,6 @@ def _places(labels: Int[Tensor, " batch"], classes: int) -> tuple[list[tuple[flo
         proxies.append((0.68 * math.cos(turn), 0.68 * math.sin(turn)))
         members = torch.nonzero(labels == target).flatten().tolist()
         for place, number in enumerate(members):
-            beside = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(members)) * min(2, len(members))
-            embeddings[number] = (1.2 * math.cos(beside), 1.2 * math.sin(beside))
+            angle = turn + 1.05 * math.pi / classes * (0.5 - (place + 0.5) / len(members)) * min(2, len(members))
+            embeddings[number] = (1.2 * math.cos(angle), 1.2 * math.sin(angle))
     return proxies, embeddings

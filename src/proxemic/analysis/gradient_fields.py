@@ -1,4 +1,4 @@
-"""Compute the negative gradient of a loss for an embedding at many places, and plot it in two dimensions."""
+"""Compute the negative gradient of a loss for an embedding at many points, and plot it in two dimensions."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ def gradient_field(
 
     Args:
         loss: A loss of embeddings of this dimension.
-        points: Places of the embedding ``[points, dim]``, at least one.
+        points: Positions of the embedding ``[points, dim]``, at least one.
         label: Class of the embedding, in [0, num_classes).
         rest: Fixed embeddings and labels of the rest of the batch; None for an empty rest.
 
@@ -37,7 +37,7 @@ def gradient_field(
 
     >>> from proxemic.losses import EuclideanSoftmaxLoss
     >>> loss = EuclideanSoftmaxLoss(2, 2, init=lambda w: w.copy_(torch.tensor([[[0.0, 0.0]], [[2.0, 0.0]]])))
-    >>> gradient_field(loss, torch.tensor([[1.0, 0.0]]), label=0)[0, 0]  # half way: to the own proxy, from the other
+    >>> gradient_field(loss, torch.tensor([[1.0, 0.0]]), label=0)[0, 0]  # half way: to the target proxy, from the other
     tensor(-1.)
     """
     return _walk(loss, points, label, rest)[1]
@@ -117,7 +117,9 @@ def _walk(
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, "points dim"]]:
     """Compute the values of the loss and the forces."""
     if points.ndim != 2 or len(points) == 0:
-        raise ValueError(f"points have shape {list(points.shape)}, but are places of an embedding: pass [points, dim].")
+        raise ValueError(
+            f"points have shape {list(points.shape)}, but are positions of an embedding: pass [points, dim]."
+        )
     if getattr(loss, "memory_size", 0):
         raise ValueError(
             f"memory_size is {loss.memory_size}, so that points would influence later ones: give a loss without."

@@ -68,19 +68,19 @@ class Landscape:
     Args:
         target: Proxy p_c of the embedding's class.
         others: Proxies p_j of the other classes, at least one.
-        f1: Elementwise function of the distance to the own proxy; give a warp as `WarpPotential`.
+        f1: Elementwise function of the distance to the target proxy; give a warp as `WarpPotential`.
         f2: Elementwise function of the distances to the other proxies.
         temperature: Temperature T > 0.
         heights: Distance of each other proxy from the plane of the landscape; ``others`` then holds the nearest points
             of the plane, so that ``‖e − p_j‖² = ‖e − others_j‖² + heights_j²``. None if all proxies lie in the plane.
 
     Raises:
-        ValueError: If there is no other proxy, one coincides with the own, or the temperature is not positive.
+        ValueError: If there is no other proxy, one coincides with the target proxy, or the temperature is not positive.
 
     Source: Warping paper, equations 5, 6 and 8.
 
     >>> landscape = Landscape(torch.zeros(2), torch.tensor([[4.0, 0.0]]))
-    >>> landscape(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))  # half way: log 2; on the own proxy: log(1 + e^−4)
+    >>> landscape(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))  # half way: log 2; on the target proxy: log(1 + e^−4)
     tensor([0.6931, 0.0181], dtype=torch.float64)
     """
 
@@ -96,7 +96,7 @@ class Landscape:
         if len(self.others) == 0:
             raise ValueError("others hold no proxy, but a loss needs a proxy of another class: give one.")
         if not self.spacing > 0:
-            raise ValueError("A proxy of others lies on the own proxy: give it another place.")
+            raise ValueError("A proxy of others lies on the target proxy: give it another place.")
 
     def logits(self, points: Float[Tensor, "points dim"]) -> Float[Tensor, " points"]:
         """Compute ``z = T·f1 + LSE_j(−T·f2)``; the loss ``log(1 + e^z)`` has its extrema at the same places."""
@@ -115,7 +115,7 @@ class Landscape:
 
     @property
     def spacing(self) -> float:
-        """The distance from the own proxy to the nearest other proxy."""
+        """The distance from the target proxy to the nearest other proxy."""
         apart = (self.others.double() - self.target.double()).square().sum(1)
         return (apart + self._heights.square()).min().sqrt().item()
 
@@ -134,9 +134,9 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
     """Return the landscape of one class of a loss, in two dimensions.
 
     Embeddings of two dimensions keep their coordinates. With more dimensions, the landscape is a plane through the
-    class's own proxy, which becomes (0, 0), and its two nearest other proxies, the nearer one at (distance, 0). The
-    values are exact: every point is a possible embedding, and all proxies enter with their true distances. A warp is
-    replaced by its `WarpPotential`.
+    class's proxy, which becomes (0, 0), and its two nearest other proxies, the nearer one at (distance, 0). The values
+    are exact: every point is a possible embedding, and all proxies enter with their true distances. A warp is replaced
+    by its `WarpPotential`.
 
     Args:
         loss: A loss with one proxy per class.
@@ -176,7 +176,7 @@ def landscape_of(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss, label: int = 0)
 
 
 def pushes_off_proxies(loss: EuclideanSoftmaxLoss | WarpedSoftmaxLoss) -> Float64[Tensor, " classes"]:
-    """Measure how strongly the other classes push an embedding away from its own proxy, per class, in units of T.
+    """Measure how strongly the other classes push an embedding away from its target proxy, per class, in units of T.
 
     The push is ``‖Σ_j q_j·f2'(t_j)·u_j‖`` at p_c, where u_j are the unit vectors away from the other proxies and ``q``
     is the softmax of ``−T·f2(t_j)``. With ``f2 = t`` it is 1 if all classes push in the same direction, and smaller if
@@ -269,19 +269,19 @@ def paper_landscapes() -> dict[str, dict[str, Landscape]]:
 
 _RINGS, _ANGLES, _DOUBLINGS, _HALVINGS, _ROUNDS = 64, 128, 10, 36, 360
 
-# Values count as equal if they differ by at most this share of the window's range.
+# Values count as equal if they differ by at most this fraction of the window's range.
 _TIE = 1e-11
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """The minimum of a landscape; among equally low places, the nearest to the own proxy.
+    """The minimum of a landscape; among equally low points, the nearest to the target proxy.
 
     Args:
         place: The two coordinates.
         value: Loss at the minimum.
-        distance: Distance from the own proxy.
-        off_line: Distance from the line through the own and the only other proxy; None with several others.
+        distance: Distance from the target proxy.
+        off_line: Distance from the line through the target proxy and the only other proxy; None with several others.
         runs_away: Whether the loss still falls at the border of the largest window; the minimum is then at infinity,
             and the place is where the search ended.
         flat: Whether neighbouring places are equally low.
@@ -299,9 +299,9 @@ class Minimum:
 def find_minimum(landscape: Landscape, *, radius: float | None = None) -> Minimum:
     """Find the minimum of a landscape in two dimensions, to within 1e-6 of the window or better.
 
-    The search covers eleven windows around the own proxy, each twice as wide as the last, with 64 rings of 128 places.
-    In each window, up to four local minima are refined on ever finer grids of distances and angles. On such grids the
-    warp's kink at the distance α is a straight line.
+    The search covers eleven windows around the target proxy, each twice as wide as the last, with 64 rings of 128
+    points. In each window, up to four local minima are refined on ever finer grids of distances and angles. On such
+    grids the warp's kink at the distance α is a straight line.
 
     Args:
         landscape: A landscape in two dimensions.
@@ -358,7 +358,7 @@ class _Candidate:
 
 
 class _Search:
-    """Search in polar coordinates around the own proxy; the angle 0 points away from the nearest other proxy."""
+    """Search in polar coordinates around the target proxy; the angle 0 points away from the nearest other proxy."""
 
     def __init__(self, landscape: Landscape) -> None:
         self.landscape, self.target = landscape, landscape.target.double()
@@ -383,7 +383,7 @@ class _Search:
         return values.unflatten(0, (len(distances), len(angles))), _TIE * (values.max() - values.min()).item()
 
     def in_window(self, radius: float) -> list[_Candidate]:
-        """Find the four lowest local minima of the grid; among equal values, the nearest to the own proxy first."""
+        """Find the four lowest local minima of the grid; among equal values, the nearest to the target proxy first."""
         distances = torch.linspace(0, radius, _RINGS + 1, dtype=torch.float64)
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
         values, tolerance = self.values(distances, angles)
@@ -399,8 +399,8 @@ class _Search:
         candidates = []
         for ring, turn in zip(rings[order].tolist(), turns[order].tolist(), strict=True):
             apart = (everywhere - everywhere[ring, turn]).norm(dim=2) * (_RINGS / radius)
-            beside = (apart > 0.5) & (apart < 1.5)
-            flat = bool((beside & (values <= values[ring, turn] + tolerance)).any())
+            neighbouring = (apart > 0.5) & (apart < 1.5)
+            flat = bool((neighbouring & (values <= values[ring, turn] + tolerance)).any())
             place = (distances[ring].item(), angles[turn].item(), values[ring, turn].item())
             candidates.append(_Candidate(*place, tolerance, radius / _RINGS, ring == _RINGS, flat))
         return candidates
@@ -421,7 +421,7 @@ class _Search:
                 around = math.pi  # the direction is still open
             distances = (distance + along * offsets).clamp(min=0)
             values, tolerance = self.values(distances, angle + around * offsets)
-            # Among equal values, the nearest to the own proxy, and then to the last place.
+            # Among equal values, the nearest to the target proxy, and then to the last place.
             equal = torch.nonzero(values <= values.min() + tolerance).tolist()
             ring, turn = min(equal, key=lambda place: (place[0], abs(place[1] - 8)))
             distance, angle = distances[ring].item(), (angle + around * offsets[turn]).item()
@@ -441,7 +441,7 @@ _LEVELS = 20
 def landscape_grid(
     landscape: Landscape, half_width: float, *, points: int = 101
 ) -> tuple[Float[Tensor, " points"], Float[Tensor, " points"], Float[Tensor, "points points"]]:
-    """Compute the loss on a square grid around the own proxy; return x, y, and the values with a row per y."""
+    """Compute the loss on a square grid around the target proxy; return x, y, and the values with a row per y."""
     step = 2 * check_positive("half_width", half_width) / (points - 1)
     line = step * (torch.arange(points, dtype=torch.float64) - (points - 1) / 2)  # exactly 0 in the middle
     x, y = landscape.target.double()[:2, None] + line
@@ -453,14 +453,14 @@ def landscape_grid(
 def plot_landscape(
     landscape: Landscape, half_width: float, *, minimum: Minimum | None = None, title: str = "", axes: Any = None
 ) -> Any:
-    """Draw the loss around the own proxy in twenty colours, each of which covers a twentieth of the square.
+    """Draw the loss around the target proxy in twenty colours, each of which covers a twentieth of the square.
 
-    The own proxy is a star, and other proxies in the plane are crosses. A diamond marks the minimum, or an arrow the
-    direction in which it runs away. For a `WarpPotential`, a dashed circle of radius α surrounds the own proxy.
+    The target proxy is a star, and other proxies in the plane are crosses. A diamond marks the minimum, or an arrow the
+    direction in which it runs away. For a `WarpPotential`, a dashed circle of radius α surrounds the target proxy.
 
     Args:
         landscape: A landscape in two dimensions.
-        half_width: Half the width of the square around the own proxy.
+        half_width: Half the width of the square around the target proxy.
         minimum: The minimum that `find_minimum` returns.
         title: Title of the plot.
         axes: Matplotlib axes to draw on; None makes a new figure.
@@ -488,7 +488,7 @@ def plot_landscape(
     target = landscape.target.tolist()
     if isinstance(landscape.f1, WarpPotential):
         draw_circle(axes, target, landscape.f1.alpha, "--", color="white", linewidth=1.2, label="distance α")
-    axes.plot(*target, "*", color="black", markersize=13, markeredgecolor="white", label="own proxy")
+    axes.plot(*target, "*", color="black", markersize=13, markeredgecolor="white", label="target proxy")
     axes.plot(*landscape.in_plane.T, "X", color="black", markersize=9, markeredgecolor="white", label="other proxy")
     if minimum is not None:
         _mark(axes, target, minimum, half_width)

@@ -46,7 +46,7 @@ def nearest_own_proxy(
     return nearest
 
 
-def proxies_used(classes: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]) -> float:
+def proxies_used(classes: Int64[Tensor, " samples"], proxies: Int64[Tensor, " samples"]) -> float:
     """Compute the mean number of proxies per class that are the nearest of some image, from 1 to K."""
     return torch.stack([classes, proxies]).unique(dim=1).shape[1] / len(classes.unique())
 
@@ -61,19 +61,19 @@ def proxy_cosine(loss: ProxyLoss) -> float:
 
 
 def conditional_information(
-    classes: Int64[Tensor, " rows"], values: Int64[Tensor, " rows"], proxies: Int64[Tensor, " rows"]
+    classes: Int64[Tensor, " samples"], values: Int64[Tensor, " samples"], proxies: Int64[Tensor, " samples"]
 ) -> float:
-    """Estimate `I(value; proxy | class)` in bits from rows of the three, by the plug-in estimator."""
+    """Estimate `I(value; proxy | class)` in bits from samples of the three, by the plug-in estimator."""
     apart = _entropy(classes, values) + _entropy(classes, proxies)
     return apart - _entropy(classes, values, proxies) - _entropy(classes)
 
 
 def shuffled_information(
-    classes: Int64[Tensor, " rows"],
-    values: Int64[Tensor, " rows"],
-    proxies: Int64[Tensor, " rows"],
+    classes: Int64[Tensor, " samples"],
+    values: Int64[Tensor, " samples"],
+    proxies: Int64[Tensor, " samples"],
     *,
-    units: Int64[Tensor, " rows"] | None = None,
+    units: Int64[Tensor, " samples"] | None = None,
     shuffles: int = 200,
     seed: int = 0,
 ) -> LocalCenters:
@@ -97,7 +97,7 @@ def shuffled_information(
     return LocalCenters(information, shuffled.mean().item(), (least, largest), most)
 
 
-def _entropy(*columns: Int64[Tensor, " rows"]) -> float:
+def _entropy(*columns: Int64[Tensor, " samples"]) -> float:
     key = torch.zeros_like(columns[0])
     for column in columns:
         key = key * (column.max() + 1) + column

@@ -24,27 +24,27 @@ class PrincipalComponents:
     Args:
         mean: Mean of the embeddings.
         directions: Orthonormal directions by decreasing variance; the largest coordinate in magnitude is positive.
-        shares: Share of the variance along each direction, in [0, 1]; 0 if all embeddings are equal.
+        shares: Fraction of the variance along each direction, in [0, 1]; 0 if all embeddings are equal.
     """
 
     mean: Float64[Tensor, "dim"]
     directions: Float64[Tensor, "dim k"]
     shares: Float64[Tensor, "k"]
 
-    def project(self, rows: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows k"]:
-        """Compute the coordinates of rows, such as embeddings or proxies, along the directions, from the mean."""
+    def project(self, rows: Float[Tensor, "samples dim"]) -> Float64[Tensor, "samples k"]:
+        """Compute the coordinates of embeddings or proxies along the directions, relative to the mean."""
         return torch.cat([(part.double() - self.mean) @ self.directions for part in rows.detach().cpu().split(_ROWS)])
 
 
 @torch.no_grad()
-def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> PrincipalComponents:
+def principal_components(embeddings: Float[Tensor, "samples ..."], k: int = 2) -> PrincipalComponents:
     r"""Compute the first k eigenvectors of the covariance of the embeddings, in float64.
 
     $$\frac{1}{n} \sum_x (x - \bar x)(x - \bar x)^\top = V \operatorname{diag}(\lambda) V^\top, \qquad
     \text{share}_j = \lambda_j / \textstyle\sum_i \lambda_i$$
 
     Args:
-        embeddings: Finite embeddings, at least 2 rows.
+        embeddings: Finite embeddings of at least 2 samples.
         k: Number of directions, from 1 to dim.
 
     Raises:
@@ -70,16 +70,17 @@ def principal_components(embeddings: Float[Tensor, "rows ..."], k: int = 2) -> P
     return PrincipalComponents(mean, vectors * largest.sign(), values / total)
 
 
-def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) -> Float64[Tensor, "rows 2"]:
+def t_sne(embeddings: Float[Tensor, "samples ..."], *, perplexity: float = 30.0) -> Float64[Tensor, "samples 2"]:
     """Compute a t-SNE of the embeddings: neighbours stay neighbours, but distances and axes have no meaning.
 
-    It starts from the principal components and is deterministic. t-SNE cannot project further rows, so give embeddings
-    and proxies together. On one core, 1,000 rows take ten seconds and 5,000 rows a minute.
+    It starts from the principal components and is deterministic. t-SNE cannot project further embeddings, so give
+    embeddings and proxies together. On one core, 1,000 embeddings take ten seconds and 5,000 embeddings a minute.
 
     Args:
-        embeddings: Finite embeddings, at least 4 rows, compared by Euclidean distance; normalise them if only
+        embeddings: Finite embeddings of at least 4 samples, compared by Euclidean distance; normalise them if only
             directions matter.
-        perplexity: Perplexity above 0, roughly the number of neighbours of a row; at most (rows - 1)/3 is used.
+        perplexity: Perplexity above 0, roughly the number of neighbours of a sample; at most a third of the number of
+            other samples is used.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -105,16 +106,16 @@ def t_sne(embeddings: Float[Tensor, "rows ..."], *, perplexity: float = 30.0) ->
     return torch.from_numpy(places).double()
 
 
-def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Float64[Tensor, "rows 2"]:
-    """Compute a UMAP of the embeddings: near rows stay near, but distances and axes have no meaning.
+def umap(embeddings: Float[Tensor, "samples ..."], *, neighbours: int = 15) -> Float64[Tensor, "samples 2"]:
+    """Compute a UMAP of the embeddings: neighbours stay near, but distances and axes have no meaning.
 
     It starts from the principal components and is deterministic. The first call of a process compiles for up to a
-    minute; then 1,000 rows take some seconds on one core.
+    minute; then 1,000 embeddings take some seconds on one core.
 
     Args:
-        embeddings: Finite embeddings, at least 4 rows, compared by Euclidean distance; normalise them if only
+        embeddings: Finite embeddings of at least 4 samples, compared by Euclidean distance; normalise them if only
             directions matter.
-        neighbours: Number of neighbours of a row, at least 2; at most rows - 1 is used.
+        neighbours: Number of neighbours of a sample, at least 2; at most the number of other samples is used.
 
     Raises:
         ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
@@ -128,7 +129,7 @@ def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Floa
     with optional_dependency("umap"):
         from umap import UMAP
     rows, start = embeddings.detach().float().cpu().numpy(), _start(embeddings)
-    if not start.any():  # all rows are the same
+    if not start.any():  # all embeddings are the same
         return start
     begin: Any = start.float().numpy()
     method: Any = UMAP(n_neighbors=min(neighbours, len(rows) - 1), init=begin, random_state=0, n_jobs=1)
@@ -136,11 +137,11 @@ def umap(embeddings: Float[Tensor, "rows ..."], *, neighbours: int = 15) -> Floa
         return torch.from_numpy(method.fit_transform(rows)).double()
 
 
-def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:
+def _start(embeddings: Float[Tensor, "samples dim"]) -> Float64[Tensor, "samples 2"]:
     """Return the start of a map: the principal components, scaled to a standard deviation of 1 in the first."""
     start = torch.zeros(len(embeddings), 2, dtype=torch.float64)
     components = principal_components(embeddings, min(2, embeddings.shape[1])).project(embeddings)
-    # Equal rows have no standard deviation to scale by.
+    # Equal embeddings have no standard deviation to scale by.
     start[:, : components.shape[1]] = components / (components[:, 0].std(correction=0) or 1.0)
     return start
 
@@ -148,11 +149,13 @@ def _start(embeddings: Float[Tensor, "rows dim"]) -> Float64[Tensor, "rows 2"]:
 def _check_rows(embeddings: Tensor, least: int) -> None:
     if embeddings.ndim != 2 or len(embeddings) < least or embeddings.shape[1] == 0:
         raise ValueError(
-            f"embeddings has shape {list(embeddings.shape)}, but must be [rows, dim] with {least} rows or more."
+            f"embeddings has shape {list(embeddings.shape)}, but must be [samples, dim] with {least} samples or more."
         )
     broken = int((~embeddings.isfinite()).any(1).sum())
     if broken:
-        raise ValueError(f"embeddings has NaN or infinite values in {broken} of {len(embeddings)} rows; drop them.")
+        raise ValueError(
+            f"embeddings has NaN or infinite values in {broken} of {len(embeddings)} embeddings; drop them."
+        )
 
 
 # Colour-blind safe (Okabe and Ito); shapes distinguish classes of the same colour.
@@ -166,7 +169,7 @@ _MOST, _TRIES = 40, 400
 
 
 def plot_map(
-    points: Float64[Tensor, "rows 2"],
+    points: Float64[Tensor, "samples 2"],
     labels: Int64[Tensor, "..."],
     class_names: Sequence[str],
     *,
@@ -249,7 +252,7 @@ def _cut(name: str) -> str:
 
 
 def place_thumbnails(
-    points: Float64[Tensor, "rows 2"],
+    points: Float64[Tensor, "samples 2"],
     order: Sequence[int],
     *,
     side: float,
@@ -257,7 +260,7 @@ def place_thumbnails(
     avoid: Float64[Tensor, "others 2"] | None = None,
     most: int = _MOST,
 ) -> dict[int, tuple[float, float]]:
-    """Place squares beside points greedily: within the frame, and over no point and no other square."""
+    """Place squares next to points greedily: within the frame, and over no point and no other square."""
     turn = torch.arange(16, dtype=torch.float64) * (torch.pi / 8)
     around = torch.stack([turn.cos(), turn.sin()], 1)
     offsets = torch.cat([side * distance * around for distance in (0.9, 1.25)])
@@ -286,8 +289,8 @@ def _near(
 
 def _draw_thumbnails(
     axes: Any,
-    points: Float64[Tensor, "rows 2"],
-    labels: Int64[Tensor, "rows"],
+    points: Float64[Tensor, "samples 2"],
+    labels: Int64[Tensor, "samples"],
     thumbnails: Callable[[int], Any],
     *,
     avoid: Float64[Tensor, "others 2"],

@@ -30,7 +30,7 @@ class Robustness:
 
     @property
     def relative_drop(self) -> Float64[Tensor, "runs corruptions"]:
-        """The lost share of the clean value, ``1 − mean over severities / clean``; NaN if the clean value is 0."""
+        """The lost fraction of the clean value, ``1 − mean over severities / clean``; NaN if the clean value is 0."""
         clean = self.clean.unsqueeze(1)
         return torch.where(clean > 0, 1 - self.over_severities / clean, torch.nan)
 

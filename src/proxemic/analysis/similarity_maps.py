@@ -1,4 +1,4 @@
-"""Map which places of two pictures make them similar, by exact shares of the similarity or by gradients."""
+"""Map which positions of two images make them similar, by exact contributions to the similarity or by gradients."""
 
 from dataclasses import dataclass
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class SimilarityMaps:
-    """The contributions of the places of two pictures to their cosine similarity.
+    """The contributions of the positions of two images to their cosine similarity.
 
     Args:
         similarity: Cosine of the two embeddings, in [-1, 1].
-        pairs: Contribution of each pair of places, one of each picture; their sum is the similarity.
+        pairs: Contribution of each pair of positions, one of each image; their sum is the similarity.
     """
 
     similarity: float
@@ -21,12 +21,12 @@ class SimilarityMaps:
 
     @property
     def first(self) -> Float64[Tensor, "height width"]:
-        """The contributions of the first picture's places; their sum is the similarity."""
+        """The contributions of the first image's positions; their sum is the similarity."""
         return self.pairs.sum((2, 3))
 
     @property
     def second(self) -> Float64[Tensor, "height width"]:
-        """The contributions of the second picture's places."""
+        """The contributions of the second image's positions; their sum is the similarity."""
         return self.pairs.sum((0, 1))
 
 
@@ -34,21 +34,21 @@ class SimilarityMaps:
 def similarity_maps(
     first: Float[Tensor, "dim height width"], second: Float[Tensor, "dims other_height other_width"]
 ) -> SimilarityMaps:
-    r"""Split the cosine of two embeddings, each a mean over places, into contributions of pairs of places.
+    r"""Split the cosine of two embeddings, each a mean over positions, into contributions of pairs of positions.
 
     $$\cos(f, g) = \sum_p \sum_q \frac{\langle f_p, g_q \rangle}{P \, Q \, \|f\| \, \|g\|}, \qquad
     f = \frac1P \sum_p f_p, \quad g = \frac1Q \sum_q g_q$$
 
     This is exact for average pooling and a linear head, because a mean and a linear layer commute: the vector of a
-    place is $f_p = W x_p + b$, which `proxemic.models.place_embeddings` computes. Places with negative contributions
-    make the pictures less similar. Computed in float64. A vector of zeros has a similarity of 0 to all others.
+    position is $f_p = W x_p + b$, which `proxemic.models.place_embeddings` computes. Positions with negative
+    contributions make the images less similar. Computed in float64. A zero vector has a similarity of 0 to all others.
 
     Args:
-        first: Vectors of the places of one picture, whose mean is its embedding up to a positive factor.
-        second: Vectors of the places of the other picture.
+        first: Vectors of the positions of one image, whose mean is the embedding of the image up to a positive factor.
+        second: Vectors of the positions of the other image.
 
     Raises:
-        ValueError: If there are no places, or the vectors have different dimensions.
+        ValueError: If there are no positions, or the vectors have different dimensions.
 
     Source: Stylianou, Souvenir and Pless, Visualizing Deep Similarity Networks, WACV 2019.
 
@@ -60,7 +60,7 @@ def similarity_maps(
     if first.shape[0] != second.shape[0] or not first.numel() or not second.numel():
         raise ValueError(
             f"first has shape {list(first.shape)} and second {list(second.shape)}, but both must be [dim, height, "
-            "width] with the same dim, and 1 or more places"
+            "width] with the same dim, and 1 or more positions"
         )
     one, other = _shares(first), _shares(second)
     pairs = torch.einsum("dhw,dij->hwij", one, other)
@@ -72,7 +72,7 @@ def gradient_map(
     embedding: Float[Tensor, " size"],
     other: Float[Tensor, " size"],
 ) -> Float64[Tensor, "*batch height width"]:
-    r"""Approximate the map of a network whose embedding is not a mean over places by gradient times activation.
+    r"""Approximate the map of a network whose embedding is not a mean over positions by gradient times activation.
 
     $$m_p = \Big\langle x_p, \frac{\partial}{\partial x_p} \frac{\langle f(x), g \rangle}{\|f\| \, \|g\|} \Big\rangle$$
 
@@ -83,7 +83,7 @@ def gradient_map(
     Args:
         activation: Feature map from which the embedding is computed.
         embedding: Embedding with its autograd graph, before it is scaled to unit length.
-        other: Embedding of the other picture.
+        other: Embedding of the other image.
 
     Raises:
         ValueError: If the embedding does not depend on the activation.
@@ -102,6 +102,6 @@ def gradient_map(
 
 
 def _shares(vectors: Float[Tensor, "dim height width"]) -> Float64[Tensor, "dim height width"]:
-    """Scale the vectors of places so that their sum has unit length."""
+    """Scale the vectors of positions so that their sum has unit length."""
     vectors = vectors.double()
     return vectors / vectors.sum((1, 2)).norm().clamp(min=torch.finfo(torch.float64).tiny)

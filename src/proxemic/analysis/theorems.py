@@ -283,7 +283,7 @@ def plot_proposition(warp: WarpPotential) -> tuple[Any, list[tuple[float, ...]]]
 
 
 def _circle(axes: Any, turn: Float[Tensor, " n"], radius: float, f: Any) -> Float[Tensor, " n"]:
-    """Draw a circle around the other proxy, coloured by f of the distance to the own proxy; return these values."""
+    """Draw a circle around the other proxy, coloured by f of the distance to the target proxy; return these values."""
     x, y = OTHER[0] - radius * turn.cos(), radius * turn.sin()
     values = f(torch.hypot(x, y))
     drawn = axes.scatter(x.tolist(), y.tolist(), c=values.tolist(), s=6, cmap="viridis", zorder=1)

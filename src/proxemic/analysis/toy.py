@@ -112,7 +112,7 @@ def draw_training_diagram(images: "ImageSet", before: Scene, after: Scene, netwo
             if number is not None:
                 axes.imshow(images.pictures[number].convert("RGB"))
     shown.suptitle(f"images  →  {network}  →", fontsize=10)
-    titles = ("embeddings before the training", "after")
+    titles = ("embeddings before training", "after")
     for part, scene, title in zip(parts, (before, after), titles, strict=True):
         axes = part.add_subplot(projection="3d" if scene.embeddings.shape[1] == 3 else None)
         plot_scene(axes, scene, reach_of([before, after]))

@@ -1,6 +1,6 @@
 """Sharded tensors on disk: written by any number of processes, read by any other number.
 
-Each process writes its rows to one safetensors file, whose header says where they belong.
+Each process writes its rows to one safetensors file, whose header says which rows of the whole tensor these are.
 """
 
 import shutil

@@ -13,7 +13,7 @@ from proxemic.distributed.gather import exchange_sizes, gather_batch
 
 @dataclass(frozen=True)
 class ClassSharding:
-    """Assignment of each process to its shard of the classes; all processes use the joined batch.
+    """Assignment of each process to its shard of the classes; all processes use the global batch.
 
     A shard has ``⌈C/W⌉`` consecutive classes, as with `torch.chunk` and `torch.distributed.tensor.Shard`: the last ones
     may be smaller or empty.
@@ -44,13 +44,13 @@ class ClassSharding:
     def gather(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"]]:
-        """Gather the batch with `gather_batch`; raise `ValueError` on every process if the joined batch is empty."""
+        """Gather the batch with `gather_batch`; raise `ValueError` on every process if the global batch is empty."""
         return self.join(embeddings, labels)[:3]
 
     def join(
         self, embeddings: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "joined dim"], Float[Tensor, "joined dim"], Int[Tensor, " joined"], list[int]]:
-        """Gather the batch like `gather`, and also return the number of rows of each process."""
+        """Gather the batch like `gather`, and also return the batch size of each process."""
         if self.even_batches:
             sizes = [len(embeddings)] * self.group.size()
         else:
@@ -58,7 +58,7 @@ class ClassSharding:
             if wanted and not embeddings.requires_grad:  # an empty batch: the others wait for its backward
                 embeddings = embeddings.detach().requires_grad_()
         if not any(sizes):
-            raise ValueError("embeddings hold no rows on any process, but the mean over an empty batch is not defined.")
+            raise ValueError("embeddings are empty on every process, but the mean over an empty batch is not defined.")
         return *gather_batch(embeddings, labels, self.group, sizes), sizes
 
     def check_shards(self, proxies: Float[Tensor, "classes *shape"], before: Float[Tensor, " 2"]) -> None:
@@ -87,7 +87,7 @@ _OVERWRITTEN = (
 
 
 def fingerprint(proxies: Float[Tensor, "classes *shape"]) -> Float[Tensor, " 2"]:
-    """Return the smallest and the largest number of the first class's proxies, with the same bits on every device."""
+    """Return the extreme coordinates of the first class's proxies, with the same bits on every device."""
     first = proxies.detach()[:1].flatten().double()
     return torch.stack(torch.cat([first, first.new_zeros(1)]).aminmax())  # a shard may be empty
 

@@ -1,8 +1,8 @@
-"""Collectives with the gradients of a single process that holds the joined batch.
+"""Collectives with the gradients of a single process that holds the global batch.
 
-Every process computes the same scalar from the joined batch. Its gradient with respect to tensors that are the same on
-all processes is complete on each of them. The gradient of a process's embeddings is multiplied by the number W of
-processes, as `torch.nn.parallel.DistributedDataParallel` averages the gradients of the W networks.
+Every process computes the same scalar from the global batch. The gradient of the scalar with respect to tensors that
+are the same on all processes is complete on each process. The gradient of a process's embeddings is multiplied by the
+number W of processes, as `torch.nn.parallel.DistributedDataParallel` averages the gradients of the W networks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ Group = dist.ProcessGroup
 
 
 def exchange_sizes(x: Float[Tensor, "batch dim"], group: Group) -> tuple[list[int], bool]:
-    """Return the number of rows of each process, and whether any rows require a gradient; synchronises a GPU."""
+    """Return the batch size of each process, and whether any embeddings require a gradient; synchronises a GPU."""
     needs_grad = x.requires_grad and torch.is_grad_enabled()
     gathered = torch.empty(group.size(), dtype=torch.int64, device=x.device)
     dist.all_gather_into_tensor(gathered, torch.tensor([2 * len(x) + needs_grad], device=x.device), group)
@@ -49,12 +49,12 @@ def gather_batch(
         embeddings: Embeddings of this process.
         labels: Their labels.
         group: The processes.
-        sizes: Number of rows of each process.
+        sizes: Batch size of each process.
 
     Returns:
-        The joined embeddings twice, and the labels. Use the first for this process's *part* of the scalar, such as the
-        scores of its shard of the classes: the gradients of all processes are summed. Use the second for the *whole*
-        scalar, which every process computes: the local gradient is complete, and nothing is sent.
+        The global batch's embeddings twice, and its labels. Use the first for this process's *part* of the scalar, such
+        as the scores of its shard of the classes: the gradients of all processes are summed. Use the second for the
+        *whole* scalar, which every process computes: the local gradient is complete, and nothing is sent.
     """
     joined = gather_rows(labels, group, sizes)
     return *_Gather.apply(embeddings, group, tuple(sizes)), joined  # type: ignore[misc]
@@ -68,10 +68,10 @@ def sum_across(x: Float[Tensor, "*shape"], group: Group) -> Float[Tensor, "*shap
 def reduce_scores_across(
     positive: Float[Tensor, " batch"], negative: Float[Tensor, "*batch"], term: Float[Tensor, ""], group: Group
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "*batch"], Float[Tensor, ""]]:
-    """Join the scores of each process's shard of the classes.
+    """Combine the scores of each process's shard of the classes.
 
-    Positives, terms and the scalar negative of a class-wise loss are summed; each sample's log-sum-exps are joined to
-    the one over all classes. Data-wise losses need two all-reduces with three floats per sample in total, class-wise
+    Positives, terms and the scalar negative of a class-wise loss are summed; each sample's log-sum-exps are combined
+    into one over all classes. Data-wise losses need two all-reduces with three floats per sample in total, class-wise
     losses one with one float per sample.
     """
     return _Reduce.apply(positive, negative, term, group)  # type: ignore[return-value]

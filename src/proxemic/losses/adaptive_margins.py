@@ -32,7 +32,7 @@ class AdaFaceLoss(MarginSoftmax):
     Where the paper is silent, this follows the authors' code: lengths are clipped to [0.001, 100], 0.001 is added to
     σ_z, the averages start at 20 and 100 and are updated with each batch before use, and the angle is clipped.
 
-    The averages are over the joined batch of all processes and change only in training mode. A batch of one sample,
+    The averages are over the global batch of all processes and change only in training mode. A batch of one sample,
     which has no standard deviation, does not change σ_z.
 
     Args:
@@ -110,7 +110,7 @@ class CurricularFaceLoss(MarginSoftmax):
 
     As in the authors' code, t starts at 0 and is updated with each batch before use, with a weight of 0.01 (the paper
     gives the momentum as 0.99). Neither t nor the threshold ``cos(θ + m)`` of hard negatives has a gradient. The
-    average is over the joined batch of all processes and changes only in training mode.
+    average is over the global batch of all processes and changes only in training mode.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -171,7 +171,7 @@ class ElasticFaceLoss(MarginSoftmax):
     ElasticFace+ (``plus``) sorts the drawn margins: the sample farthest from its proxy gets the largest, the next one
     the second largest, and so on, as in the paper (the authors' code permutes them in another way).
 
-    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the joined batch, and
+    Margins are drawn from torch's global generator of the embeddings' device, one per sample of the global batch, and
     are the same on all processes. Margins on the angle are clipped to [0, π/2], and beyond ``θ + m = π`` the score
     continues like ArcFace's. In evaluation mode every margin is m.
 

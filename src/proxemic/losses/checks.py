@@ -94,7 +94,7 @@ def check_modules(name: str, value: Any) -> list[nn.Module]:
 
 
 def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) -> None:
-    """Raise `ValueError` unless embeddings are floating ``[B, embedding_size]`` with at least ``least`` rows."""
+    """Raise `ValueError` unless embeddings are floating ``[B, embedding_size]`` with ``B ≥ least``."""
     if not isinstance(embeddings, Tensor):
         raise ValueError(
             f"embeddings are {shown(embeddings)}, but must be a tensor [batch, {embedding_size}], the network's output."
@@ -107,7 +107,7 @@ def check_embeddings(embeddings: Tensor, embedding_size: int, least: int = 1) ->
     if not embeddings.is_floating_point():
         raise ValueError(f"embeddings are {embeddings.dtype}, but must be floating: convert with .float().")
     if embeddings.shape[0] < least:
-        raise ValueError("embeddings hold no rows, but the mean over an empty batch is not defined.")
+        raise ValueError("embeddings are empty, but the mean over an empty batch is not defined.")
 
 
 def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: bool = True) -> None:
@@ -143,7 +143,7 @@ def check_labels(labels: Tensor, batch: int, num_classes: int | None, *, wait: b
 def check_reduction(reduction: str) -> None:
     """Raise `ValueError` unless `reduction` is "mean" or "none"."""
     if reduction not in ("mean", "none"):
-        raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for values of samples.")
+        raise ValueError(f"reduction is {shown(reduction)}, but must be 'mean', or 'none' for per-sample losses.")
 
 
 def check_weights(
@@ -153,10 +153,10 @@ def check_weights(
     all_of_them: bool = True,
     wait: bool = True,
 ) -> Tensor:
-    """Return weights per sample as a tensor like the embeddings, without gradient, or raise `ValueError`.
+    """Return per-sample weights as a tensor like the embeddings, without gradient, or raise `ValueError`.
 
-    They must be 0 or more and not all 0, unless other processes hold the rest of the batch (``all_of_them=False``).
-    ``wait`` has the same meaning as in `check_labels`.
+    The weights must be 0 or more, and not all 0 unless other processes hold the rest of the batch
+    (``all_of_them=False``). ``wait`` has the same meaning as in `check_labels`.
     """
     weights = as_tensor("weights", weights).detach().to(embeddings)
     if weights.shape != embeddings.shape[:1]:
@@ -184,7 +184,7 @@ def waits_again(labels: Tensor, *, waited: bool) -> bool:
 
 
 def refuse_samples(weights: object, reduction: str, why: str) -> None:
-    """Raise `ValueError` if a loss without values per sample gets weights or must return them; ``why`` explains."""
+    """Raise `ValueError` if a loss without per-sample losses gets weights or ``reduction="none"``; ``why`` explains."""
     check_reduction(reduction)
     if weights is not None or reduction == "none":
         raise ValueError(f"weights or reduction='none' are given, but {why}")

@@ -32,7 +32,7 @@ def from_pytorch_metric_learning(loss: nn.Module) -> ProxyLoss:
         A new loss with a copy of the weights, on the same device and with the same dtype.
 
     Raises:
-        ValueError: If it is another loss, or has a configuration without an equivalent here.
+        ValueError: If ``loss`` is another loss, or has a configuration without an equivalent here.
 
     >>> from pytorch_metric_learning.losses import ProxyAnchorLoss as Theirs
     >>> theirs = Theirs(num_classes=3, embedding_size=2, alpha=16)

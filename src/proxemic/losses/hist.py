@@ -21,7 +21,7 @@ from proxemic.losses.scores.similarity import unit
 
 @dataclass(frozen=True)
 class _Mahalanobis(InnerProduct):
-    """``−Σ_d (x̂_d − μ_d)²/v_d``, expanded into an inner product of features and one row per Gaussian."""
+    """``−Σ_d (x̂_d − μ_d)²/v_d``, expanded into an inner product of features of x̂ and of each Gaussian."""
 
     def prepare(self, embeddings: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch features"]:
         x = unit(embeddings)
@@ -31,7 +31,7 @@ class _Mahalanobis(InnerProduct):
 def _rows(
     means: Float[Tensor, "classes proxies dim"], log_variances: Float[Tensor, "classes proxies dim"]
 ) -> Float[Tensor, "classes proxies features"]:
-    """Compute the rows that the features of `_Mahalanobis` are multiplied with."""
+    """Compute the features of each Gaussian, for `_Mahalanobis`."""
     mean, precision = unit(means), (-F.relu6(log_variances)).exp()
     weighted = mean * precision
     return torch.cat((-precision, 2 * weighted, -(mean * weighted).sum(-1, keepdim=True)), dim=-1)
@@ -63,9 +63,9 @@ class HISTLoss(ProxyLoss):
     batch. The biases b1 and b2 are in the authors' code but not in the paper. Lim et al., Hypergraph-Induced Semantic
     Tuplet Loss, CVPR 2022.
 
-    The authors' code drops samples whose softmax underflows, which are the hardest; here it is computed in log space.
-    Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of parts
-    of a batch do not add up to the gradient of the whole batch; see
+    The authors' code drops samples whose softmax underflows, which are the hardest; here the softmax is computed in log
+    space. Besides the proxies, the loss learns ``log_variances`` ``[C, K, D]`` and the network's weights. Gradients of
+    parts of a batch do not add up to the gradient of the whole batch; see
     `proxemic.training.gradient_cache.InMicroBatches`.
 
     Args:

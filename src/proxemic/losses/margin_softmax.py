@@ -25,7 +25,7 @@ from proxemic.losses.scores import InnerProduct, Scoring, SoftmaxPooling
 from proxemic.losses.scores.similarity import unit
 from proxemic.losses.softmax import SoftmaxLoss
 
-# `outliers` copies the proxies of each embedding's class; the copies have at most this many numbers (64 MiB).
+# `outliers` copies the proxies of each embedding's class; the copies have at most this many elements (64 MiB).
 _HELD = 2**24
 
 
@@ -290,4 +290,4 @@ def check_radians(name: str, value: float) -> float:
 
 def check_momentum(value: float) -> float:
     """Return ``value`` if it can be the weight of a batch in a moving average; otherwise raise `ValueError`."""
-    return check_number("momentum", value, "must be a batch's share of the average: above 0, up to 1", above=0, most=1)
+    return check_number("momentum", value, "must be a batch's weight in the average: above 0, up to 1", above=0, most=1)

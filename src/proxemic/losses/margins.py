@@ -18,7 +18,7 @@ from proxemic.losses.checks import check_counts, check_number, check_positive
 from proxemic.losses.scores.derivative import by_hand
 
 MARGINS = ("margin", "_margin")
-"""Names of the buffers ``[C]`` in which losses store margins per class, which are not learned."""
+"""Names of the buffers ``[C]`` in which losses store margins per class, which are not trained."""
 
 
 class MarginRule(ABC):

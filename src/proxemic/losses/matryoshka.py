@@ -17,10 +17,10 @@ _LEAST = 8
 class MatryoshkaLoss(Described):
     """Sum of a proxy loss over prefixes of the embedding: ``Σ_{m ∈ M} L_m(x_{1:m}, y)``.
 
-    The first numbers of an embedding are then an embedding themselves: ``proxemic gallery create --dim 64`` keeps only
-    64, and ``proxemic evaluate --dims`` measures what that costs. M holds the given sizes and the whole embedding; each
-    has its own proxies, and all have the same weight (c_m = 1 in the paper). A loss of cosines scales each prefix to
-    unit length.
+    The first dimensions of an embedding are then an embedding themselves: ``proxemic gallery create --dim 64`` keeps
+    only the first 64, and ``proxemic evaluate --dims`` measures what that costs. M holds the given sizes and D. The
+    loss of each prefix has proxies of its own, and all losses have the same weight (c_m = 1 in the paper). A loss of
+    cosines scales each prefix to unit length.
 
     Args:
         num_classes: Classes C ≥ 2.
@@ -52,9 +52,9 @@ class MatryoshkaLoss(Described):
             dims = [embedding_size // 2**power for power in range(1, embedding_size.bit_length())]
             dims = [dim for dim in dims if dim >= _LEAST]
         for dim in dims:
-            check_count("dims", dim, 1, "it counts the first numbers of an embedding")
+            check_count("dims", dim, 1, "it counts the first dimensions of an embedding")
             if dim > embedding_size:
-                raise ValueError(f"dims has {dim}, but embeddings have {embedding_size} numbers: give smaller ones.")
+                raise ValueError(f"dims has {dim}, but embeddings have {embedding_size} dimensions: give fewer.")
         self.num_classes, self.embedding_size = num_classes, embedding_size
         self.dims = tuple(sorted({*dims, embedding_size}))
         parts = [proxy_loss(num_classes=num_classes, embedding_size=dim) for dim in self.dims]

@@ -1,4 +1,4 @@
-"""Objectives: the formulas that turn positive scores and log-sum-exps of negatives into values of a loss."""
+"""Objectives: the formulas that turn positive scores and log-sum-exps of negatives into a loss."""
 
 import math
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def anchor_positive(
     highest = per_class.scatter_reduce(0, labels, positive.detach(), "amax")[labels]
     sums = positive.new_zeros(num_classes).index_add(0, labels, (positive - highest).exp())
     count = positive.new_zeros(num_classes).index_add(0, labels, torch.ones_like(positive))
-    # Each sample has its share of its class's term, so that classes absent from the batch do not appear.
+    # Each sample has its part of its class's term, so that classes absent from the batch do not appear.
     terms = F.softplus(highest + sums[labels].log()) / count[labels]
     return terms.sum() / (count > 0).sum()
 

@@ -20,7 +20,7 @@ class ProxyOptions(TypedDict, total=False):
         pooling: Turns the K similarities of a class into its score. ``None`` keeps the pooling of the loss's `Scoring`.
         regularizers: Modules that map the proxies ``[C, K, D]`` to a scalar, which is added to the loss.
         chunk_size: Number of classes whose scores are held at once. ``None`` chooses it from B, C, K and D.
-        sample_rate: r in (0, 1], the share of the classes absent from the batch that a step uses; see `ProxyLoss`.
+        sample_rate: r in (0, 1], the fraction of the classes absent from the batch that a step uses; see `ProxyLoss`.
         products: Precision of the operands of the matrix products: ``"float32"``, ``"tf32"``, ``"half"`` or
             ``"split"``, see `proxemic.losses.scores.products`; the scores of target classes are always exact. ``None``
             follows the run: half in automatic mixed precision on a GPU, otherwise what

@@ -1,4 +1,4 @@
-"""Cross-batch memory of pytorch-metric-learning (PML) with complete state, corrected for batches of one row."""
+"""Cross-batch memory of pytorch-metric-learning (PML) with complete state, corrected for batches of one sample."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class _Memory(CrossBatchMemory):
         indices: Any = super().create_indices_tuple(embeddings, *args, **kwargs)
         if len(embeddings) > 1:
             return indices
-        # PML excludes pairs of a row with itself only from larger batches.
+        # PML excludes pairs of a sample with itself only from larger batches.
         other = indices[1] != self.curr_batch_idx
         of_positives = indices if len(indices) == 3 else indices[:2]
         return *(positive[other] for positive in of_positives), *indices[len(of_positives) :]

@@ -16,7 +16,7 @@ from proxemic.losses.described import Described
 
 
 class GatheredLoss(Described):
-    """Base class of the losses without proxies; every process computes them from the joined batch of all processes."""
+    """Base class of losses without proxies; every process computes the loss from the global batch of all processes."""
 
     def __init__(self, num_classes: int | None, embedding_size: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class GatheredLoss(Described):
         self._awaits_checks = True
 
     def distribute(self, *, group: dist.ProcessGroup | None = None, even_batches: bool = False) -> None:
-        """Compute the loss of the joined batch of all processes from now on, like `ProxyLoss.distribute`.
+        """Compute the loss of the global batch of all processes from now on, like `ProxyLoss.distribute`.
 
         Each process computes the whole loss: embeddings are gathered once, and nothing is sent back. If the loss draws
         random numbers, seed torch's generator equally on all processes.
@@ -48,9 +48,9 @@ class PairwiseLoss(GatheredLoss):
 
     Value and gradient are PML's: those of ``loss(embeddings, labels, miner(embeddings, labels))``, or with a memory
     those of ``CrossBatchMemory(loss, embedding_size, memory_size, miner)(embeddings, labels)``, whose miner chooses
-    from the memory. A batch without any pair has the value and the gradient 0; so has a single row, which PML's memory
-    would compare with itself. Gradients of parts of a batch do not add up to the gradient of the whole batch; see
-    `proxemic.training.gradient_cache.InMicroBatches`.
+    from the memory. A batch without any pair has the value and the gradient 0; so has a single sample, which PML's
+    memory would compare with itself. Gradients of parts of a batch do not add up to the gradient of the whole batch;
+    see `proxemic.training.gradient_cache.InMicroBatches`.
 
     The ``state_dict`` holds the memory and PML's parameters, which are trained like those of any loss. Random numbers
     come from torch's global generator.
@@ -65,8 +65,8 @@ class PairwiseLoss(GatheredLoss):
             the loss choose.
         memory_size: Number of embeddings of the latest batches, including this one, to compare the batch with (PML's
             ``CrossBatchMemory``); at least the size of a batch. 0 compares the batch with itself. Every call adds to
-            the memory. Miners also compare each row with its copy in the memory, at a distance near 0: the choice of
-            those that sort all pairs, such as ``HDCMiner``, depends on the last bit of such distances.
+            the memory. Miners also compare each sample with its copy in the memory, at a distance near 0: miners that
+            sort all pairs, such as ``HDCMiner``, choose by the last bit of such distances.
 
     Raises:
         ValueError: If a size is out of range, or the loss or the miner is not allowed.
@@ -122,7 +122,7 @@ class PairwiseLoss(GatheredLoss):
         weights: None = None,
         reduction: Literal["mean"] = "mean",
     ) -> Float[Tensor, ""]:
-        """Compute the loss of a batch; samples cannot have weights, because the values belong to pairs or triplets.
+        """Compute the loss of a batch; samples cannot have weights, because each value belongs to a pair or a triplet.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
@@ -143,8 +143,8 @@ class PairwiseLoss(GatheredLoss):
         refuse_samples(
             weights,
             reduction,
-            "PairwiseLoss has values of pairs or triplets, not of samples: set the loss's reducer to choose how PML "
-            "averages them, or take a data-wise proxy loss.",
+            "PairwiseLoss has losses of pairs or triplets, not of samples: set the loss's reducer to choose how PML "
+            "averages them, or take a softmax loss or DataWiseMultiProxyAnchorLoss.",
         )
         if reference is not None:
             self._check_reference(reference)
@@ -218,7 +218,7 @@ def _check_loss_and_miner(loss: nn.Module, miner: nn.Module | None) -> None:
 
         ours = next((base.__name__ for base in type(loss).__mro__ if base.__name__ in losses.__all__), None)
         raise ValueError(
-            f"loss is PML's {name}, which has its own proxies or class weights: take "
+            f"loss is PML's {name}, which has proxies or class weights: take "
             f"{f'proxemic.losses.{ours}' if ours else 'a loss of proxemic.losses'} directly, not inside PairwiseLoss."
         )
     if not (miner is None or isinstance(miner, BaseMiner)):

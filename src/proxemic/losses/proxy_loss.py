@@ -54,12 +54,12 @@ class ProxyLoss(Described, ABC):
     A subclass passes a `Scoring`, which defines the scores and sums, and implements `objective`. Second derivatives are
     exact if there are so few scores that torch's autograd computes them; otherwise they raise a `RuntimeError`.
 
-    A data-wise loss is a mean of values per sample, which can be weighted or returned one by one (see `forward`). A
-    class-wise loss, such as Proxy-Anchor, takes the logarithm of sums over the batch.
+    A data-wise (softmax-type) loss is a mean of per-sample losses, which can be weighted or returned one by one (see
+    `forward`). A class-wise (Proxy-Anchor-type) loss takes the logarithm of sums over the batch.
 
-    With ``sample_rate`` r < 1, a step uses the classes of the batch and a random share of the others, at least r. Each
-    sampled class stands for several (unlike in Partial FC: An et al., "Killing Two Birds with One Stone", CVPR 2022,
-    where it stands only for itself, which makes the loss smaller). Sums over classes are then unbiased: those of
+    With ``sample_rate`` r < 1, a step uses the classes of the batch and a random fraction of the others, at least r.
+    Each sampled class stands for several (unlike in Partial FC: An et al., "Killing Two Birds with One Stone", CVPR
+    2022, where it stands only for itself, which makes the loss smaller). Sums over classes are then unbiased: those of
     class-wise losses and of a `CenterRegularizer`, with their gradients, and the sum of exponentials inside the
     log-sum-exp of a data-wise loss. The logarithm of that sum, and so the loss, is smaller on average. The gradient of
     the proxies is dense unless the optimiser was passed to `proxemic.optim.step_rows`, as recipes do. It is then
@@ -117,10 +117,10 @@ class ProxyLoss(Described, ABC):
         check_count("proxies_per_class", per_class, 1, "every class has a proxy; 1 is the usual choice")
         if self.chunk_size is not None:
             check_count("chunk_size", self.chunk_size, 1, "it counts classes; None chooses it")
-        rule = "must be a share of the classes: above 0, up to 1 for all"
+        rule = "must be a fraction of the classes: above 0, up to 1 for all"
         self.sample_rate = check_number("sample_rate", chosen["sample_rate"], rule, above=0, most=1)
         self.products: Precision | None = check_products(chosen["products"])
-        rule = "must be the part of the target that is spread over all classes: from 0 to below 1"
+        rule = "must be the fraction of the target that is spread over all classes: from 0 to below 1"
         self.label_smoothing = check_number("label_smoothing", chosen["label_smoothing"], rule, least=0, below=1)
         if self.label_smoothing and type(self).target_logits is ProxyLoss.target_logits:
             raise ValueError(
@@ -167,7 +167,7 @@ class ProxyLoss(Described, ABC):
         labels: Int[Tensor, " batch"],
         embeddings: Float[Tensor, "batch dim"],
     ) -> Float[Tensor, "*values"]:
-        """Compute one value per sample ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
+        """Compute the per-sample losses ``[B]``, whose mean is the loss; for a class-wise loss, a scalar.
 
         Args:
             positive: Score of each sample's target class, without scale or margin.
@@ -207,7 +207,7 @@ class ProxyLoss(Described, ABC):
     def distribute(
         self, *, sharded: bool = False, group: dist.ProcessGroup | None = None, even_batches: bool = False
     ) -> None:
-        """Compute the loss of the joined batch of all processes from now on; each process passes its part.
+        """Compute the loss of the global batch of all processes from now on; each process passes its part.
 
         Every process gets the value that a single process with all samples would get, and its gradients: the complete
         gradient of the proxies (of its shard, if sharded), which needs no averaging; and W times the gradient of its
@@ -217,15 +217,15 @@ class ProxyLoss(Described, ABC):
 
         Args:
             sharded: Each process keeps ``⌈C/W⌉`` consecutive classes, fewer on the last one, and their optimiser state.
-                The optimiser must update every row independently (unlike LBFGS or Adafactor). Use
-                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_`, and
-                `ShardedGradScaler` instead of `GradScaler`: they join the gradients of the processes. Before
+                The optimiser must update each class's proxies independently (unlike LBFGS or Adafactor). Use
+                `proxemic.optim.clipping.clip_norm` instead of `torch.nn.utils.clip_grad_norm_`, and `ShardedGradScaler`
+                instead of `GradScaler`: they take the gradients of all processes into account. Before
                 `torch.nn.parallel.DistributedDataParallel` wraps a module that contains the loss, make it ignore the
                 proxies: ``DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module,
                 ["loss.proxies"])``. Otherwise it overwrites them, and the first forward raises an error.
             group: The processes; ``None`` for all.
             even_batches: Promise that all processes have equally many samples in every step. Otherwise each step first
-                exchanges their numbers, which waits for the GPU.
+                exchanges the batch sizes, which waits for the GPU.
 
         Raises:
             ValueError: If there is no process group, this process is not in it, the loss is already distributed, or it
@@ -249,24 +249,24 @@ class ProxyLoss(Described, ABC):
         weights: Float[Tensor, " batch"] | Sequence[float] | None = None,
         reduction: Literal["mean", "none"] = "mean",
     ) -> Float[Tensor, "*values"]:
-        """Compute the loss of a batch, or of each of its samples.
+        """Compute the loss of a batch, or its per-sample losses.
 
-        With weights per sample the loss is ``Σ_i w_i l_i / Σ_i w_i + R`` with the regularisers R, the mean that
-        `torch.nn.CrossEntropyLoss` computes with class weights. Without a reduction, the value of a sample is
-        ``w_i (l_i + R)``: the sum of these values over the sum of the weights is the loss.
+        With per-sample weights the loss is ``Σ_i w_i l_i / Σ_i w_i + R`` with the regularisers R, the mean that
+        `torch.nn.CrossEntropyLoss` computes with class weights. Without a reduction, the loss of a sample is
+        ``w_i (l_i + R)``: the sum of the per-sample losses over the sum of the weights is the loss.
 
         Args:
             embeddings: ``[B, D]``, floating; half precision is computed in float32.
             labels: ``[B]``, integers in [0, num_classes).
             weights: ``[B]``, 0 or more and not all 0, only for a data-wise loss; they get no gradient. ``None`` weighs
                 all samples equally.
-            reduction: ``"mean"``, or ``"none"`` for one value per sample, only for a data-wise loss.
+            reduction: ``"mean"``, or ``"none"`` for per-sample losses, only for a data-wise loss.
 
         Returns:
             A scalar, or ``[B]`` without a reduction; float32 (float64 for float64 embeddings).
 
         Raises:
-            ValueError: If an argument is not allowed, a class-wise loss gets weights or is asked for values per sample,
+            ValueError: If an argument is not allowed, a class-wise loss gets weights or is asked for per-sample losses,
                 or another wrapper has overwritten the shards (see `distribute`). On a GPU, a label or weight out of
                 range raises this error in the first batch; later batches do not wait for the GPU, and fail with a
                 device-side assertion.
@@ -315,7 +315,7 @@ class ProxyLoss(Described, ABC):
         products: Products,
         per_sample: bool,
     ) -> Tensor:
-        """Compute the loss of the joined batch, or its values per sample, from the given classes and their proxies."""
+        """Compute the loss of the global batch, or its per-sample losses, from the given classes and their proxies."""
         with without_autocast(parts.device.type):
             sharding, local, sampling = self._sharding, classes.local, classes.local.sampling
             if (bias := self.class_bias()) is not None:
@@ -358,7 +358,7 @@ class ProxyLoss(Described, ABC):
         """Return the `Scoring` of this step; a loss may override it to change the scoring with every step.
 
         A loss with running statistics updates them here in training mode, so that `objective` changes nothing.
-        ``positive`` computes the positive class scores of the (joined) batch, at the cost of B·K·D operations and, with
+        ``positive`` computes the positive class scores of the (global) batch, at the cost of B·K·D operations and, with
         several processes, an all-reduce of one number per sample. Neither they nor the embeddings have a gradient.
         """
         return self.scoring
@@ -382,7 +382,7 @@ class ProxyLoss(Described, ABC):
         embeddings: Float[Tensor, "batch dim"],
         total: Float[Tensor, " batch"],
     ) -> Float[Tensor, "*values"]:
-        """Apply label smoothing to values per sample; ``total`` is the sum of the logits of each sample's negatives."""
+        """Apply label smoothing to per-sample losses; ``total`` is the sum of the logits of each sample's negatives."""
         # −Σ_c q_c log p_c with q = (1 − ε)·onehot + ε/C is the cross-entropy plus ε (z_y − mean_c z_c).
         target = self.target_logits(positive, labels, embeddings)
         return values + self.label_smoothing * (target - (target + total) / self.num_classes)
@@ -484,10 +484,10 @@ class ProxyLoss(Described, ABC):
     ) -> None:
         """Move the K proxies of each class to the centres of K clusters of its embeddings, found by k-means.
 
-        Random proxies are nearly equally far from all embeddings of a class, so that a single one can become the
-        nearest of all; at the centres of clusters, each proxy has its own images. If scores are cosines, k-means
-        clusters directions, and each proxy keeps its length. In a class with fewer than K different embeddings, as many
-        proxies move as there are embeddings; the others stay.
+        Random proxies are nearly equally far from all embeddings of a class, so that a single proxy can become the
+        nearest of all embeddings; at the centres of clusters, each proxy is the nearest of some images. If scores are
+        cosines, k-means clusters directions, and each proxy keeps its length. In a class with fewer than K different
+        embeddings, as many proxies move as there are embeddings; the others stay.
 
         Args:
             embeddings: ``[N, D]``, embeddings of training images, computed in evaluation mode; equal on all processes
@@ -582,19 +582,19 @@ class ProxyLoss(Described, ABC):
         shape = tuple(values.shape) if isinstance(values, Tensor) else None
         if shape == () or (shape == (batch,) and self.data_wise):
             return
-        due = f"one value per sample, [{batch}]" if self.data_wise else "a scalar, as the loss sums per class"
+        due = f"one loss per sample, [{batch}]" if self.data_wise else "a scalar, as the loss sums per class"
         found = shown(values) if shape is None else f"a tensor of shape {[*shape]}"
         raise ValueError(f"{type(self).__name__}.objective returns {found}, but must return {due}.")
 
     def _no_samples(self, why: str) -> ValueError:
         return ValueError(
-            f"weights or reduction='none' are given, but {type(self).__name__} has no values of samples: {why}. Take a "
+            f"weights or reduction='none' are given, but {type(self).__name__} has no per-sample losses: {why}. Take a "
             "data-wise loss, such as DataWiseMultiProxyAnchorLoss or a softmax loss, or leave them out."
         )
 
     @torch.no_grad()
     def _target_scores(self, embeddings: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
-        """Compute the joined batch's positive scores; labels outside [0, classes) belong to other processes."""
+        """Compute the global batch's positive scores; labels outside [0, classes) belong to other processes."""
         scores = embeddings.new_zeros(len(labels))
         if len(centers):
             target = labels.clamp(0, len(centers) - 1)

@@ -51,7 +51,7 @@ class ProxyNCALoss(ProxyLoss):
     """``mean_i −log(e^{−σ‖x̂_i−ŵ_{y_i}‖²} / Σ_{c≠y_i} e^{−σ‖x̂_i−ŵ_c‖²})``: the target class is not in the denominator.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017, equation 6. The loss has no
-    lower bound, and the pull to the target class's proxy does not weaken near it. As ``‖x̂−ŵ‖² = 2 − 2cos``, it equals
+    lower bound, and the pull to the target proxy does not weaken near it. As ``‖x̂−ŵ‖² = 2 − 2cos``, it equals
     ``mean_i N_i(2σ) − 2σP_i`` of cosines.
 
     Args:

@@ -14,7 +14,7 @@ from proxemic.losses.proxy_loss import ProxyLoss
 
 
 class UserLoss(GatheredLoss):
-    """A user's module as a loss; it gets float32 embeddings and int64 labels of the joined batch of all processes.
+    """A user's module as a loss; it gets float32 embeddings and int64 labels of the global batch of all processes.
 
     >>> loss = UserLoss(3, 2, nn.CrossEntropyLoss())
     >>> loss(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))

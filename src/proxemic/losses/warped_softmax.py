@@ -96,7 +96,7 @@ class WarpedSoftmaxLoss(EuclideanSoftmaxLoss):
         k2: Slope above α, ≥ 1: pulls inwards; 1 turns this off.
         delta_scale: ≥ 1, the factor of Δ; 1 keeps the unwarped value, larger factors act like a margin.
         temperature: T > 0; it multiplies the distances.
-        f1: Elementwise function of the distance to the target class's proxy.
+        f1: Elementwise function of the distance to the target proxy.
         f2: Elementwise function of the distances to the others; ``None`` is the identity.
         **options: The keywords of every proxy loss, see `ProxyOptions`.
 

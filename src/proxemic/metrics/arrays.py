@@ -45,8 +45,8 @@ def _are_texts(values: Any) -> bool:
     return isinstance(values, Sequence) and len(values) > 0 and all(isinstance(value, str) for value in values)
 
 
-def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tensor:
-    """Return one integer per row as int64; raise `ValueError` if there is not one integer per row."""
+def as_integers(name: str, values: Tensor, rows: int, per: str = "sample") -> Tensor:
+    """Return one integer per sample as int64; raise `ValueError` if there is not one integer per sample."""
     if values.shape != (rows,):
         raise ValueError(f"{name} has shape {tuple(values.shape)} but must be [{rows}], one per {per}")
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
@@ -55,18 +55,18 @@ def as_integers(name: str, values: Tensor, rows: int, per: str = "row") -> Tenso
 
 
 def check_shape(name: str, embeddings: Tensor) -> None:
-    """Raise `ValueError` unless embeddings are `[rows, dim]`, both at least 1."""
+    """Raise `ValueError` unless embeddings are `[samples, dim]`, both at least 1."""
     if embeddings.ndim != 2 or 0 in embeddings.shape:
-        raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], both at least 1")
+        raise ValueError(f"{name} has shape {tuple(embeddings.shape)} but must be [samples, dim], both at least 1")
 
 
-def check_finite(name: str, values: Float[Tensor, "rows dim"], per: str = "row") -> None:
-    """Raise `ValueError` if rows have NaN or infinite values, with their number."""
-    # The extremes of a row are NaN if a coordinate is; they need no memory of the size of the embeddings.
+def check_finite(name: str, values: Float[Tensor, "samples dim"], items: str = "embeddings") -> None:
+    """Raise `ValueError` with the number of items that have NaN or infinite values, if there are any."""
+    # The extremes of an item are NaN if a coordinate is; computing them needs no memory of the size of the embeddings.
     low, high = values.detach().aminmax(dim=1)
     broken = int((~(low.isfinite() & high.isfinite())).sum())
     if broken:
-        raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(values)} {per}s; fix or drop them")
+        raise ValueError(f"{name} has NaN or infinite values in {broken} of {len(values)} {items}; fix or drop them")
 
 
 def _converted(name: str, value: Any) -> Any:

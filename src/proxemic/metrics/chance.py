@@ -1,10 +1,10 @@
 r"""Chance levels: the expected values of `proxemic.metrics.ranking` for a random ranking, in closed form.
 
-A random ranking puts the R relevant items of a gallery with n items into any R places with equal probability, so that
+A random ranking puts the R relevant items of a gallery with n items at any R ranks with equal probability, so that
 
 $$E[rel_i] = \frac Rn \qquad E[rel_i \, rel_j] = \frac{R (R - 1)}{n (n - 1)} \quad (i \ne j)$$
 
-Few classes make a search easy: with two classes, half of a random ranking is relevant. So compare a value with its
+Retrieval among few classes is easy: with two classes, half of a random ranking is relevant. So compare a value with its
 chance level on the same test set.
 
 Every function takes R and n of each query, both without the query itself, and returns one float64 value per query, NaN
@@ -58,7 +58,7 @@ def map_at_r(num_relevant: Counts, gallery: Counts) -> Values:
 def map_at_k(num_relevant: Counts, gallery: Counts, k: int, *, divisor: Divisor = "min") -> Values:
     r"""Compute $E[\text{MAP@}k]$: $H_m \frac Rn + (m - H_m) \frac{R (R - 1)}{n (n - 1)}$ with m = min(k, n), divided.
 
-    With the divisor `hits`: for h hits at random among m places, the expected sum over h is
+    With the divisor `hits`: for h hits at random among m ranks, the expected sum over h is
     $\frac{H_m}{m} + \frac{(m - H_m)(h - 1)}{m (m - 1)}$, and $E[h] = m \frac Rn$.
     """
     relevant, places = num_relevant.double(), gallery.double().clamp(max=k)
@@ -81,7 +81,7 @@ def average_precision(num_relevant: Counts, gallery: Counts) -> Values:
 def mrr(num_relevant: Counts, gallery: Counts) -> Values:
     r"""Compute $E[\text{RR}] = \frac{R}{n - R + 1} \left( H_n - H_{R - 1} \right)$.
 
-    The first relevant item is at place i with probability $\binom{n - i}{R - 1} \big/ \binom nR$, and
+    The first relevant item is at rank i with probability $\binom{n - i}{R - 1} \big/ \binom nR$, and
     $\sum_i \frac1i \binom{n - i}{R - 1} = \binom{n}{R - 1} (H_n - H_{R - 1})$.
     """
     relevant, size = num_relevant.double(), gallery.double()
@@ -90,7 +90,7 @@ def mrr(num_relevant: Counts, gallery: Counts) -> Values:
 
 
 def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
-    r"""Compute $E[\text{nDCG@}k]$: $\frac Rn$ times the discounts of min(k, n) places over those of min(k, R)."""
+    r"""Compute $E[\text{nDCG@}k]$: $\frac Rn$ times the discounts of min(k, n) ranks over those of min(k, R)."""
     discounts = torch.tensor([0.0, *(1 / math.log2(place) for place in range(2, k + 2))], dtype=torch.float64)
     sums = discounts.cumsum(0)
     gains = r_precision(num_relevant, gallery) * sums[gallery.clamp(max=k).long()]
@@ -98,7 +98,7 @@ def ndcg_at_k(num_relevant: Counts, gallery: Counts, k: int) -> Values:
 
 
 def _precisions(num_relevant: Counts, gallery: Counts, places: Values) -> Values:
-    """Compute the expected sum of rel_i · Precision@i over the first places."""
+    """Compute the expected sum of rel_i · Precision@i over the first ranks."""
     relevant, size = num_relevant.double(), gallery.double()
     harmonic = _harmonic(places)
     pairs = relevant * (relevant - 1) / (size * (size - 1)).clamp(min=1.0)

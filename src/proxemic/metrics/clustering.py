@@ -23,7 +23,7 @@ class ClusteringMetrics:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         nmi_geometric: Mutual information divided by the geometric mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean; may be slightly below 0.
-        table: Number of rows of each class in each cluster, a sparse matrix.
+        table: Number of samples of each class in each cluster, a sparse matrix.
     """
 
     nmi: float
@@ -34,7 +34,7 @@ class ClusteringMetrics:
 
 @take_arrays("embeddings", "labels")
 def clustering_metrics(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     *,
     distance: Distance = "cosine",
@@ -42,10 +42,10 @@ def clustering_metrics(
 ) -> ClusteringMetrics:
     """Cluster the embeddings into as many clusters as there are classes, and compute NMI and AMI.
 
-    `retrieval_metrics` with ``nmi=True`` gives the same values. All scores are 1 for a single class, and 0 if all rows
-    of several classes are equal.
+    `retrieval_metrics` with ``nmi=True`` gives the same values. All scores are 1 for a single class, and 0 if all
+    embeddings of several classes are equal.
 
-    Arguments and errors are those of `kmeans_clusters`; `labels` are one integer per row.
+    Arguments and errors are those of `kmeans_clusters`; `labels` are one integer per sample.
 
     >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 5.0], [0.1, 5.0]])
     >>> metrics = clustering_metrics(points, torch.tensor([3, 3, 8, 8]))
@@ -69,7 +69,7 @@ def clustering_metrics(
 
 @take_arrays("embeddings", "labels")
 def normalized_mutual_information(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     *,
     average: EntropyMean = "arithmetic",
@@ -94,7 +94,7 @@ def normalized_mutual_information(
 
 @take_arrays("embeddings", "labels")
 def adjusted_mutual_information(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     *,
     distance: Distance = "cosine",
@@ -118,8 +118,8 @@ class PartitionAgreement:
     Args:
         nmi: Normalised mutual information, divided by the arithmetic mean of the entropies.
         ami: Adjusted mutual information, with the arithmetic mean.
-        precision: Share of the pairs of rows in one cluster that also share a class; 1 if there is no pair.
-        recall: Share of the pairs of rows of one class that are also in one cluster; 1 if there is no pair.
+        precision: Fraction of the pairs of samples in one cluster that are also of one class; 1 if there is no pair.
+        recall: Fraction of the pairs of samples of one class that are also in one cluster; 1 if there is no pair.
         f1: Harmonic mean of precision and recall.
     """
 
@@ -134,15 +134,16 @@ class PartitionAgreement:
 def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, "..."]) -> PartitionAgreement:
     r"""Compute NMI, AMI and pairwise F1 of given clusters.
 
-    With $n_{ck}$ rows of class c in cluster k, $\sum_{ck} \binom{n_{ck}}{2}$ pairs of rows share both; precision
-    divides them by the pairs within clusters, recall by the pairs within classes.
+    With $n_{ck}$ samples of class c in cluster k, $\sum_{ck} \binom{n_{ck}}{2}$ pairs of samples share both. Precision
+    divides this number by that of the pairs within clusters, recall by that of the pairs within classes.
 
     Args:
-        labels: `[rows]`, the class of each row as an integer.
-        clusters: `[rows]`, the cluster of each row as an integer; a negative number is a cluster of this row alone.
+        labels: `[samples]`, the class of each sample as an integer.
+        clusters: `[samples]`, the cluster of each sample as an integer; a negative number is a cluster of this sample
+            alone.
 
     Raises:
-        ValueError: If there are no rows, or labels or clusters are not one integer per row.
+        ValueError: If there are no samples, or labels or clusters are not one integer per sample.
 
     >>> partition_agreement(torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([5, 5, -1, 7, 7, 7])).f1
     0.5
@@ -151,7 +152,7 @@ def partition_agreement(labels: Shaped[Tensor, "..."], clusters: Shaped[Tensor, 
     clusters = as_integers("clusters", clusters, len(labels)).cpu().clone()
     alone = clusters < 0
     if not len(labels):
-        raise ValueError("labels is empty, but agreement needs at least one row")
+        raise ValueError("labels is empty, but agreement needs at least one sample")
     clusters[alone] = clusters.amax().clamp(min=-1) + 1 + torch.arange(int(alone.sum()))
     table = contingency(labels, clusters)
     everyone = torch.ones(1, table.shape[0], dtype=torch.float64)
@@ -173,25 +174,25 @@ def _pairs(counts: Float64[Tensor, "..."]) -> float:
 
 @take_arrays("embeddings")
 def kmeans_clusters(
-    embeddings: Float[Tensor, "rows ..."], number: int, *, distance: Distance = "cosine", seed: int = 0
-) -> Int64[Tensor, "rows"]:
-    """Cluster rows with scikit-learn's k-means (Lloyd), started once by k-means++, on the CPU in float32.
+    embeddings: Float[Tensor, "samples ..."], number: int, *, distance: Distance = "cosine", seed: int = 0
+) -> Int64[Tensor, "samples"]:
+    """Cluster embeddings with scikit-learn's k-means (Lloyd), started once by k-means++, on the CPU in float32.
 
-    With the cosine distance, rows are first scaled to unit length. The clusters do not depend on the order of the rows:
-    equal rows are clustered as one, weighted by their number. If there are more clusters than distinct rows, each
-    distinct row is a cluster.
+    With the cosine distance, embeddings are first scaled to unit length. The clusters do not depend on the order of the
+    embeddings: equal embeddings are clustered as one, weighted by their number. If there are more clusters than
+    distinct embeddings, each distinct embedding is a cluster.
 
-    On one core, 6,000 rows of 512 dimensions take a second for 100 clusters; 60,502 rows and 11,316 clusters (Stanford
-    Online Products) take half an hour.
+    On one core, 6,000 embeddings of 512 dimensions take a second for 100 clusters; 60,502 embeddings and 11,316
+    clusters (Stanford Online Products) take half an hour.
 
     Args:
-        embeddings: `[rows, dim]`, finite.
+        embeddings: `[samples, dim]`, finite.
         number: Number of clusters, at least 1.
-        distance: ``"cosine"`` scales rows to unit length; ``"euclidean"`` leaves them unchanged.
+        distance: ``"cosine"`` scales embeddings to unit length; ``"euclidean"`` leaves them unchanged.
         seed: Seed of the initialisation.
 
     Returns:
-        `[rows]`, the cluster of each row.
+        `[samples]`, the cluster of each embedding.
 
     Raises:
         ValueError: If an argument is out of range or has a wrong shape.
@@ -211,22 +212,22 @@ def kmeans_clusters(
     points = embeddings.detach().cpu().float()
     check_finite("embeddings", points)
     points = unit_rows(points) if distance == "cosine" else points
-    # A power of two changes no digit, and keeps squares of very large or small numbers in the range of float32.
+    # A power of two changes no digit, and keeps squares of very large or small values in the range of float32.
     points = points / _power_of_two(points.abs().amax())
     points, place, times = points.unique(dim=0, return_inverse=True, return_counts=True)
     kmeans = KMeans(min(number, len(points)), n_init=1, random_state=seed)  # pyright: ignore[reportArgumentType]
     # As many threads as torch uses, because the order of the sums, and so the last digits, depends on their number.
     with warnings.catch_warnings(), threadpool_limits(torch.get_num_threads()):
-        # Rows that differ only by rounding may be equal once centred; then there are fewer clusters.
+        # Embeddings that differ only by rounding may be equal once centred; then there are fewer clusters.
         warnings.simplefilter("ignore", ConvergenceWarning)
         clusters = kmeans.fit_predict(points.numpy(), sample_weight=times.float().numpy())
     return torch.from_numpy(clusters).long()[place].to(embeddings.device)
 
 
-def unit_rows(embeddings: Float[Tensor, "rows dim"]) -> Float32[Tensor, "rows dim"]:
-    """Divide each row by its norm, also if it is very large or small; zero rows stay zero, infinite ones become NaN."""
+def unit_rows(embeddings: Float[Tensor, "samples dim"]) -> Float32[Tensor, "samples dim"]:
+    """Divide each embedding by its norm, however large or small; zero vectors stay zero, infinite ones become NaN."""
     rows = embeddings.float()
-    # Squares of numbers above 1e19 or below 1e-23 are outside the range of float32.
+    # Squares of values above 1e19 or below 1e-23 are outside the range of float32.
     return normalize(rows / _power_of_two(rows.abs().amax(1, keepdim=True)), dim=1)
 
 

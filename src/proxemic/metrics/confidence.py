@@ -1,6 +1,6 @@
 """Confidence intervals of metrics and a paired test of two models, by resampling classes.
 
-Queries of one class are not independent, because they search for the same images. So whole classes are drawn with
+Queries of one class are not independent, because they look for the same images. So whole classes are drawn with
 replacement, each with all its queries (the cluster bootstrap: Davison and Hinkley, Bootstrap Methods and Their
 Application, 1997, section 3.8). An interval does not include the variance of anything that is not resampled, such as
 training.
@@ -142,7 +142,7 @@ def paired_differences(
 
     The interval is computed like that of `bootstrap_intervals`. The p-value is that of a two-sided sign-flip
     permutation test over classes: the two models are exchanged in all queries of some classes, and the p-value is the
-    share of such exchanges with a mean difference at least as large. If at most 14 classes differ, all exchanges are
+    fraction of such exchanges with a mean difference at least as large. If at most 14 classes differ, all exchanges are
     tried, otherwise `resamples` random ones and the observed one. The test is valid for few classes, but its p-value
     cannot be small: with 5 classes it is at least 0.0625. It is not corrected for multiple metrics.
 

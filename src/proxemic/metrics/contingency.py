@@ -1,4 +1,4 @@
-r"""Agreement of two partitions of the same rows, computed from their contingency table.
+r"""Agreement of two partitions of the same samples, computed from their contingency table.
 
 With classes $C$ and clusters $K$, entropies $H$ and mutual information $I(C, K) = H(K) - H(K \mid C)$, all in nats,
 
@@ -17,11 +17,13 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 EntropyMean = Literal["arithmetic", "geometric"]
-_SAME = 1e-12  # nats; different partitions of n rows differ by more than 1/n
+_SAME = 1e-12  # nats; different partitions of n samples differ by more than 1/n
 
 
-def contingency(labels: Int64[Tensor, "rows"], clusters: Int64[Tensor, "rows"]) -> Float64[Tensor, "classes clusters"]:
-    """Count the rows of each class in each cluster, as a sparse matrix on the CPU, ascending in both."""
+def contingency(
+    labels: Int64[Tensor, "samples"], clusters: Int64[Tensor, "samples"]
+) -> Float64[Tensor, "classes clusters"]:
+    """Count the samples of each class in each cluster, as a sparse matrix on the CPU, ascending in both."""
     classes, rows = labels.cpu().unique(return_inverse=True)
     parts, columns = clusters.cpu().unique(return_inverse=True)
     ones = torch.ones(len(rows), dtype=torch.float64)
@@ -36,7 +38,7 @@ def weighted_nmi(
     *,
     average: EntropyMean = "arithmetic",
 ) -> Float64[Tensor, "resamples"]:
-    """Compute NMI of the same clusters with each row of a class counted as often as its weight."""
+    """Compute NMI of the same clusters, with each sample counted as often as its class weighs."""
     classes, clusters, mutual = _entropies(table, weights)
     mean = (classes + clusters) / 2 if average == "arithmetic" else (classes * clusters).sqrt()
     score = torch.where(mean > 0, mutual / mean, 0.0).clamp(0.0, 1.0)
@@ -46,7 +48,7 @@ def weighted_nmi(
 def weighted_ami(
     table: Float64[Tensor, "classes clusters"], weights: Float64[Tensor, "resamples classes"]
 ) -> Float64[Tensor, "resamples"]:
-    """Compute AMI with each row of a class counted as often as its weight, a whole number; takes 20 ms per resample."""
+    """Compute AMI with each sample counted as often as its class weighs, a whole number; takes 20 ms per resample."""
     classes, clusters, mutual = _entropies(table, weights)
     sizes, others = weights * table.sum(1).to_dense(), _cluster_sizes(table, weights)
     chance = torch.stack([_chance(*item) for item in zip(sizes, others, strict=True)])
@@ -90,7 +92,7 @@ def _chance(sizes: Float64[Tensor, "classes"], others: Float64[Tensor, "clusters
     both = torch.arange(1, most + 1)
     logs = torch.arange(rows + 1, dtype=torch.float64).log()
     factorials = torch.arange(1, rows + 2, dtype=torch.float64).lgamma()
-    # A negative number of rows is impossible: its factorial is infinite.
+    # A negative number of samples is impossible: its factorial is infinite.
     padded = torch.cat([torch.full((most,), torch.inf, dtype=torch.float64), factorials])
     b_ways = factorials[b] + factorials[rows - b] - factorials[rows]
     total = torch.zeros((), dtype=torch.float64)

@@ -1,9 +1,9 @@
 """Distances that always have the same bits.
 
-A floating-point matrix product gives slightly different bits for equal rows, depending on their position and the shape
-of the product, so equal distances would be ranked arbitrarily. Here each row is rounded once, to at least 20 bits below
-its largest coordinate (about the precision of float32), and multiplied in float64. Every partial sum is then a whole
-number of steps below 2^53: the products are exact in any order, chunk and device.
+A floating-point matrix product gives slightly different bits for equal embeddings, depending on their position and the
+shape of the product, so equal distances would be ranked arbitrarily. Here each embedding is rounded once, to at least
+20 bits below its largest coordinate (about the precision of float32), and multiplied in float64. Every partial sum is
+then a whole number of steps below 2^53: the products are exact in any order, chunk and device.
 
 Euclidean distances far from the origin would lose digits, as |a|² + |b|² - 2ab cancels. `comparable_rows` therefore
 subtracts the gallery's mean, which is the same in every chunk, order and process.
@@ -43,7 +43,7 @@ class ExactRows:
     ) -> None:
         if embeddings.ndim != 2 or embeddings.shape[1] == 0:
             raise ValueError(
-                f"{name} has shape {tuple(embeddings.shape)} but must be [rows, dim], with at least one dimension"
+                f"{name} has shape {tuple(embeddings.shape)} but must be [samples, dim], with at least one dimension"
             )
         rows = embeddings.detach().float()
         check_finite(name, rows)
@@ -66,11 +66,11 @@ class ExactRows:
         return len(self.rows)
 
     def parts(self) -> Iterator[slice]:
-        """Yield slices of rows that are small enough for float64."""
+        """Yield slices of the embeddings that are small enough for float64."""
         yield from (slice(start, start + _ROWS) for start in range(0, len(self), _ROWS))
 
     def integers(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
-        """Return the coordinates of some rows in whole steps."""
+        """Return the coordinates of some embeddings in whole steps."""
         return self._points(where).div_(self.steps[where, None]).round_()
 
     def _points(self, where: slice | Int64[Tensor, "chosen"]) -> Float64[Tensor, "chosen dim"]:
@@ -78,9 +78,10 @@ class ExactRows:
         return points if self.origin is None else points.sub_(self.origin)
 
     def _near_mean(self) -> Float64[Tensor, " dim"]:
-        """Return the mean row, rounded to the spread of the rows, with the same bits in any order of the rows.
+        """Return the mean embedding, rounded to the spread of the embeddings, with the same bits in any order of them.
 
-        Rounding leaves rows around the origin unchanged, and whole numbers whole, so that equal distances stay equal.
+        Rounding leaves embeddings around the origin unchanged, and whole numbers whole, so that equal distances stay
+        equal.
         """
         largest = max((float(self.rows[part].abs().max()) for part in self.parts()), default=0.0)
         step = _power_of_two(largest) * 2.0**-24
@@ -105,7 +106,7 @@ def comparable_rows(
     distance: Distance,
     names: tuple[str, str] = ("queries", "gallery"),
 ) -> tuple[ExactRows, ExactRows]:
-    """Return the rows whose distances `row_distances` and `distance_block` compute; Euclidean ones near the origin.
+    """Prepare embeddings for `row_distances` and `distance_block`: for Euclidean distances, move them near the origin.
 
     The result is one object twice if both are the same tensor.
     """
@@ -117,7 +118,7 @@ def comparable_rows(
 def all_distances(
     queries: Float[Tensor, "queries dim"], gallery: Float[Tensor, "gallery dim"], distance: Distance
 ) -> Float32[Tensor, "queries gallery"]:
-    """Compute the distances of all queries to all rows of a gallery."""
+    """Compute the distances of all queries to all gallery items."""
     left, right = comparable_rows(queries, gallery, distance)
     result = torch.empty(len(left), len(right), device=right.rows.device)
     for start in range(0, len(left), _ROWS):
@@ -133,7 +134,7 @@ def row_distances(
     right_rows: Int64[Tensor, "pairs"],
     distance: Distance,
 ) -> Float64[Tensor, "pairs"]:
-    """Compute the distance of each given row of one set to a row of another, with the bits of `distance_block`."""
+    """Compute the distance of each given item of one set to an item of another, with the bits of `distance_block`."""
     result = torch.empty(len(left_rows), dtype=torch.float64, device=left.rows.device)
     for start in range(0, len(left_rows), _ROWS):
         pairs = slice(start, start + _ROWS)
@@ -146,7 +147,7 @@ def row_distances(
 def distance_block(
     left: ExactRows, right: ExactRows, left_rows: Int64[Tensor, "queries"], right_rows: slice, distance: Distance
 ) -> Float64[Tensor, "queries gallery"]:
-    """Compute the distances of some rows of one set to successive rows of another."""
+    """Compute the distances of some items of one set to successive items of another."""
     products = left.integers(left_rows) @ right.integers(right_rows).T
     products.mul_(left.steps[left_rows, None]).mul_(right.steps[right_rows])
     return _finish(products, left.squares[left_rows, None], right.squares[right_rows], distance)
@@ -161,7 +162,7 @@ def _finish(
     # Every operation rounds correctly, so the same pair always has the same bits.
     if distance == "euclidean":
         return products.mul_(-2.0).add_(left_squares).add_(right_squares).clamp_(min=0.0).sqrt_()
-    # The root of the rounded square of a number is that number, so equal rows are at distance 0 and none is below:
-    # products² is at most the product of the squares, and rounding keeps order. A zero vector has products of 0.
+    # The root of the rounded square of a number is that number, so equal embeddings are at distance 0 and none is
+    # below: products² is at most the product of the squares, and rounding keeps order. A zero vector has products of 0.
     squares = left_squares * right_squares
     return 1.0 - products.div_(squares.masked_fill_(squares == 0, 1.0).sqrt_())

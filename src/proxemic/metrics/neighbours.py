@@ -1,7 +1,7 @@
-"""Exact nearest neighbours, independent of row order, chunks and device.
+"""Exact nearest neighbours, independent of the order of the items, chunks and device.
 
 A float32 product lists a few more neighbours than needed, whose distances are then computed exactly
-(`proxemic.metrics.exact`). If rounding may have kept a nearer row off the list, the whole gallery is compared exactly.
+(`proxemic.metrics.exact`). If rounding may have kept a nearer item off the list, the whole gallery is compared exactly.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ def nearest_neighbours(
     gallery_sequences: Shaped[Tensor, "..."] | None = None,
     chunk_size: int | None = None,
 ) -> tuple[Float32[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
-    r"""Find the k rows of the gallery nearest to each query, nearest first.
+    r"""Find the k gallery items nearest to each query, nearest first.
 
-    The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Among rows at the same distance, the
-    smaller index comes first. Each row is rounded to 20 to 24 bits below its largest coordinate (fewer with more
-    dimensions); smaller differences are ties. For Euclidean distances, about the gallery's mean is subtracted first, so
-    that distances are as exact far from the origin.
+    The cosine distance is $1 - \cos$, in [0, 2], and 1 to or from a zero vector. Among items at the same distance, the
+    smaller index comes first. Each embedding is rounded to 20 to 24 bits below its largest coordinate (fewer with more
+    dimensions); smaller differences are ties. For Euclidean distances, nearly the gallery's mean is subtracted first,
+    so that distances far from the origin are as exact.
 
     Memory: the results, a float32 copy of the gallery, 64 MB of scores and about 100 bytes times k for each query of a
     chunk.
@@ -43,19 +43,19 @@ def nearest_neighbours(
     Args:
         queries: `[queries, dim]`, finite embeddings.
         gallery: `[gallery, dim]`, finite embeddings to search.
-        k: Number of neighbours, from 1 to the number of gallery rows, less one if `exclude` is given.
+        k: Number of neighbours, from 1 to the number of gallery items, less one if `exclude` is given.
         distance: ``"cosine"`` or ``"euclidean"``.
-        exclude: `[queries]`, index of the gallery row that is the query itself, or -1 for none.
-        query_sequences: `[queries]`, number of the query's sequence (a burst, a video), below 0 for none. Gallery rows
-            of the same sequence are ignored; if fewer than k rows remain, infinite distances and indices of -1 follow.
-        gallery_sequences: `[gallery]`, number of each row's sequence.
+        exclude: `[queries]`, index of the gallery item that is the query itself, or -1 for none.
+        query_sequences: `[queries]`, number of the query's sequence (a burst, a video), below 0 for none. Gallery items
+            of the same sequence are ignored; if fewer than k items remain, infinite distances and indices of -1 follow.
+        gallery_sequences: `[gallery]`, number of each item's sequence.
         chunk_size: Number of queries compared with the gallery at once; None is 1,024. It does not change the result.
 
     Returns:
         Distances `[queries, k]` and indices `[queries, k]`.
 
     Raises:
-        ValueError: If an argument is out of its range, or embeddings are NaN or infinite.
+        ValueError: If an argument is out of range, or embeddings are NaN or infinite.
 
     >>> points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]])
     >>> nearest_neighbours(points, points, k=2, distance="euclidean", exclude=torch.arange(3))
@@ -67,7 +67,7 @@ def nearest_neighbours(
     """
     limit = len(gallery) - (exclude is not None)
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= limit:
-        raise ValueError(f"k is {k!r} but must be a whole number from 1 to {limit}, the gallery rows of a query")
+        raise ValueError(f"k is {k!r} but must be a whole number from 1 to {limit}, the gallery items of a query")
     if len(queries) == 0:
         distances = torch.empty(0, k, dtype=torch.float32, device=queries.device)
         return distances, torch.empty_like(distances, dtype=torch.int64)
@@ -83,7 +83,7 @@ class NeighbourSearch:
     """Search of a gallery by float32 shortlists and by exact distances; the arguments are as in `nearest_neighbours`.
 
     Pass the same tensor as `queries` and `gallery` if the queries search themselves. `labels` are those of the queries
-    and of the gallery; with labels, irrelevant rows come first among rows at the same distance.
+    and of the gallery; with labels, irrelevant items come first among items at the same distance.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class NeighbourSearch:
         check_distance(distance)
         if queries.ndim == gallery.ndim == 2 and queries.shape[1] != gallery.shape[1]:
             raise ValueError(
-                f"gallery has {gallery.shape[1]} dimensions per row but queries {queries.shape[1]}; they must agree"
+                f"gallery has {gallery.shape[1]} dimensions but queries {queries.shape[1]}; they must agree"
             )
         self.queries, self.gallery = comparable_rows(queries, gallery, distance)
         self.distance: Distance = distance
@@ -107,14 +107,14 @@ class NeighbourSearch:
         if exclude is not None:
             exclude = as_integers("exclude", exclude, len(queries), "query").to(self.device)
             if bool(((exclude < -1) | (exclude >= len(gallery))).any()):
-                raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the rows of the gallery")
+                raise ValueError(f"exclude holds an index outside -1 to {len(gallery) - 1}, the indices of the gallery")
         self.exclude = exclude
         self.labels = None if labels is None else (labels[0].to(self.device), labels[1].to(self.device))
         self.sequences = None
         if query_sequences is not None and gallery_sequences is not None:
             ours = as_integers("query_sequences", query_sequences, len(queries)).to(self.device)
             theirs = as_integers("gallery_sequences", gallery_sequences, len(gallery)).to(self.device)
-            # Rows without a sequence share none with the other side.
+            # Items without a sequence share none with the other side.
             self.sequences = ours.where(ours >= 0, -2), theirs.clamp(min=-1)
         elif query_sequences is not None or gallery_sequences is not None:
             raise ValueError("query_sequences and gallery_sequences go together; pass both, with -1 for no sequence")
@@ -127,19 +127,19 @@ class NeighbourSearch:
         return rows.split(chunk_size or 1024)
 
     def shortlist(self, rows: Int64[Tensor, "queries"], k: int) -> Shortlist:
-        """List the k nearest rows of the gallery and a few more, as rounding may have changed their order."""
+        """List the k nearest gallery items and a few more, as rounding may have changed their order."""
         itself = None if self.exclude is None else self.exclude[rows]
         sequences = None if self.sequences is None else (self.sequences[0][rows], self.sequences[1])
         return self.near.nearest(rows, min(len(self.gallery), k + max(8, k // 16)), itself, sequences)
 
     def distances(self, rows: Int64[Tensor, "pairs"], gallery_rows: Int64[Tensor, "pairs"]) -> Float32[Tensor, "pairs"]:
-        """Compute the exact distances of queries to rows of the gallery."""
+        """Compute the exact distances of queries to gallery items."""
         return row_distances(self.queries, self.gallery, rows, gallery_rows, self.distance).float()
 
     def relevant(
-        self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries places"]
-    ) -> Bool[Tensor, "queries places"]:
-        """Return whether rows of the gallery have the query's label."""
+        self, rows: Int64[Tensor, "queries"], where: slice | Int64[Tensor, "queries ranks"]
+    ) -> Bool[Tensor, "queries ranks"]:
+        """Return whether gallery items have the query's label."""
         assert self.labels is not None
         return self.labels[0][rows, None] == self.labels[1][where]
 
@@ -149,7 +149,7 @@ class NeighbourSearch:
         left = []
         for rows in self.chunks(torch.arange(len(keys), device=self.device), chunk_size):
             listed = self.shortlist(rows, k)
-            near = listed.values.isfinite()  # not the query itself or a row of its sequence
+            near = listed.values.isfinite()  # not the query itself or an item of its sequence
             pairs = torch.full_like(listed.values, torch.inf, dtype=torch.float32)
             pairs[near] = self.distances(rows[:, None].expand_as(near)[near], listed.indices[near])
             relevant = None if self.labels is None else self.relevant(rows, listed.indices) & near
@@ -183,29 +183,29 @@ class NeighbourSearch:
             yield part, distances
 
 
-# Keys sort by distance, then irrelevant rows first, then by index: the bits of floats >= 0 sort as the floats do.
+# Keys sort by distance, then irrelevant items first, then by index: the bits of floats >= 0 sort as the floats do.
 _RELEVANT, _INDEX = 2**31, 2**31 - 1
 
 
 def _keys(
-    distances: Float32[Tensor, "queries places"],
-    indices: Int64[Tensor, "*#queries places"],
-    relevant: Bool[Tensor, "queries places"] | None = None,
-) -> Int64[Tensor, "queries places"]:
+    distances: Float32[Tensor, "queries ranks"],
+    indices: Int64[Tensor, "*#queries ranks"],
+    relevant: Bool[Tensor, "queries ranks"] | None = None,
+) -> Int64[Tensor, "queries ranks"]:
     keys = distances.view(torch.int32).long().bitwise_left_shift_(32).bitwise_or_(indices)
     return keys if relevant is None else keys.add_(relevant, alpha=_RELEVANT)
 
 
-def indices_of(keys: Int64[Tensor, "queries places"]) -> Int64[Tensor, "queries places"]:
-    """Return the gallery row of each key."""
+def indices_of(keys: Int64[Tensor, "queries ranks"]) -> Int64[Tensor, "queries ranks"]:
+    """Return the gallery index of each key."""
     return keys & _INDEX
 
 
-def distances_of(keys: Int64[Tensor, "queries places"]) -> Float32[Tensor, "queries places"]:
+def distances_of(keys: Int64[Tensor, "queries ranks"]) -> Float32[Tensor, "queries ranks"]:
     """Return the distance of each key."""
     return (keys >> 32).int().view(torch.float32)
 
 
-def relevance_of(keys: Int64[Tensor, "queries places"]) -> Bool[Tensor, "queries places"]:
-    """Return whether the row of each key is relevant, for a search with labels."""
+def relevance_of(keys: Int64[Tensor, "queries ranks"]) -> Bool[Tensor, "queries ranks"]:
+    """Return whether the item of each key is relevant, for a search with labels."""
     return (keys & _RELEVANT) != 0

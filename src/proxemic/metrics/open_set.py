@@ -47,8 +47,8 @@ class OpenSetPoint:
 
     Args:
         threshold: Largest distance to the nearest neighbour at which a query is accepted.
-        rate: Detection and identification rate: share of the mated queries that are accepted with the right class.
-        false_alarm_rate: Share of the non-mated queries that are accepted; at most the requested rate.
+        rate: Detection and identification rate: fraction of the mated queries that are accepted with the right class.
+        false_alarm_rate: Fraction of the non-mated queries that are accepted; at most the requested rate.
     """
 
     threshold: float
@@ -62,7 +62,7 @@ class OpenSetIdentification:
 
     Args:
         points: Thresholds with their rates, by the requested false alarm rate.
-        rank_1: Share of the mated queries whose nearest neighbour has their class: closed-set identification, the
+        rank_1: Fraction of the mated queries whose nearest neighbour has their class: closed-set identification, the
             detection and identification rate without a threshold.
         mated: Nearest neighbours of the mated queries.
         non_mated: Nearest neighbours of the other queries.
@@ -126,7 +126,7 @@ def open_set_identification(
 ) -> OpenSetIdentification:
     r"""Compute the detection and identification rate (DIR) at false alarm rates (FAR), at rank 1: the watch-list task.
 
-    Let $n(q)$ be the gallery row nearest to a query $q$ and $d(q)$ its distance, $M$ the mated queries, whose class is
+    Let $n(q)$ be the gallery item nearest to a query $q$ and $d(q)$ its distance, $M$ the mated queries, whose class is
     in the gallery, and $N$ the non-mated queries:
 
     $$\mathrm{FAR}(\tau) = \frac{|\{q \in N : d(q) \le \tau\}|}{|N|}, \qquad
@@ -135,18 +135,18 @@ def open_set_identification(
     DIR is given for the largest threshold whose FAR does not exceed the requested one. Non-mated queries at the same
     distance pass together, so fewer may pass than allowed. All thresholds between two successive distances are
     equivalent; the midpoint is returned. A rate below 1 / |N| cannot be measured, and its point is NaN. Among gallery
-    rows at the same distance, rows of other classes come first.
+    items at the same distance, items of other classes come first.
 
     Args:
         queries: `[queries, dim]`, finite embeddings, read as float32. All arrays may be tensors, NumPy arrays or lists.
         query_labels: `[queries]`, integers.
         gallery: `[gallery, dim]`, finite embeddings to search.
         gallery_labels: `[gallery]`, integers.
-        distance: Distance that defines the nearest row.
+        distance: Distance that defines the nearest item.
         false_alarm_rates: Each FAR, in (0, 1).
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
-        query_sequences: As in `nearest_neighbours`. A query is non-mated if all rows of its class are excluded.
-        gallery_sequences: `[gallery]`, number of each row's sequence.
+        query_sequences: As in `nearest_neighbours`. A query is non-mated if all items of its class are excluded.
+        gallery_sequences: `[gallery]`, number of each item's sequence.
         chunk_size: As in `nearest_neighbours`.
 
     Raises:
@@ -167,8 +167,8 @@ def open_set_identification(
     for name, rows in (("queries", queries), ("gallery", gallery)):
         check_shape(name, rows)
     labels = (
-        as_integers("query_labels", query_labels, len(queries), "row of queries"),
-        as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery"),
+        as_integers("query_labels", query_labels, len(queries), "query"),
+        as_integers("gallery_labels", gallery_labels, len(gallery), "gallery item"),
     )
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
     is_mated, nearest = _is_mated(search), _nearest(search, chunk_size)
@@ -177,16 +177,16 @@ def open_set_identification(
 
 @torch.no_grad()
 def nearest_others(
-    embeddings: Float[Tensor, "rows dim"],
-    labels: Int64[Tensor, " rows"],
+    embeddings: Float[Tensor, "samples dim"],
+    labels: Int64[Tensor, " samples"],
     *,
     distance: Distance,
-    sequences: Int64[Tensor, " rows"] | None = None,
+    sequences: Int64[Tensor, " samples"] | None = None,
     queries: Int64[Tensor, " queries"] | None = None,
 ) -> Nearest:
-    """Find the nearest other row of those rows, or of `queries` among them, that are not alone in their class.
+    """Find the nearest other sample of each sample, or of `queries` among them, that is not alone in its class.
 
-    With sequences, rows of the query's sequence are ignored.
+    With sequences, samples of the query's sequence are ignored.
     """
     x = embeddings if queries is None else embeddings[queries]
     rows = torch.arange(len(embeddings), device=embeddings.device) if queries is None else queries
@@ -199,13 +199,13 @@ def nearest_others(
 def nearest_other_classes(
     queries: Float[Tensor, "queries dim"],
     query_labels: Int64[Tensor, " queries"],
-    gallery: Float[Tensor, "rows dim"],
-    gallery_labels: Int64[Tensor, " rows"],
+    gallery: Float[Tensor, "samples dim"],
+    gallery_labels: Int64[Tensor, " samples"],
     *,
     distance: Distance,
     k: int,
 ) -> tuple[Float64[Tensor, "queries k"], Int64[Tensor, "queries k"]]:
-    """Find the k nearest classes of the gallery other than the query's, by their nearest rows.
+    """Find the k nearest classes of the gallery other than the query's, by their nearest items.
 
     If there are fewer classes, infinite distances follow.
     """
@@ -304,7 +304,7 @@ class _Sample:
         return self._rates(weights, self.thresholds(weights, rate=rate))
 
     def rank_1(self, weights: Float64[Tensor, "resamples classes"]) -> Float64[Tensor, "resamples"]:
-        """Compute the share of the mated queries whose nearest neighbour has their class."""
+        """Compute the fraction of the mated queries whose nearest neighbour has their class."""
         return self._rates(weights, weights.new_full((len(weights),), math.inf))
 
     def _rates(

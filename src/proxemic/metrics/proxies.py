@@ -1,4 +1,4 @@
-"""Distances of samples to their class's proxies, and classification by the nearest proxy."""
+"""Distances of samples to their target proxies, and classification by the nearest proxy."""
 
 import math
 
@@ -14,18 +14,18 @@ _NUMBERS = 2**21  # float64 coordinates held at once: 16 MB
 
 @take_arrays("embeddings", "labels", "proxies")
 def average_distance_to_proxy(
-    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+    embeddings: Float[Tensor, "samples ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> float:
     r"""Compute AvgDTP: the mean over classes of the mean Euclidean distance of a class's samples to its proxy.
 
     $$\text{AvgDTP} = \frac{1}{C} \sum_{c=1}^{C} \frac{1}{|P_c|} \sum_{e \in P_c} \lVert e - p_c \rVert$$
 
     where $P_c$ are the embeddings of class c. With several proxies per class, $p_c$ is the nearest of them. Classes
-    without samples are left out. Nothing is normalised: pass unit rows if the loss uses cosines.
+    without samples are left out. Nothing is normalised: pass unit embeddings and unit proxies if the loss uses cosines.
 
     Args:
-        embeddings: `[rows, dim]`, finite embeddings of training images.
-        labels: `[rows]`, the class of each row, from 0 to classes - 1.
+        embeddings: `[samples, dim]`, finite embeddings of training images.
+        labels: `[samples]`, the class of each sample, from 0 to classes - 1.
         proxies: `[classes, proxies, dim]`, finite.
 
     Raises:
@@ -45,9 +45,9 @@ def average_distance_to_proxy(
 
 @take_arrays("embeddings", "labels", "proxies")
 def class_distances_to_proxy(
-    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+    embeddings: Float[Tensor, "samples ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
 ) -> Float64[Tensor, "classes"]:
-    """Compute for each class the mean Euclidean distance of its samples to the nearest proxy; NaN without samples.
+    """Compute for each class the mean Euclidean distance of its samples to its nearest proxy; NaN without samples.
 
     Arguments and errors are those of `average_distance_to_proxy`.
 
@@ -60,7 +60,7 @@ def class_distances_to_proxy(
     for rows in torch.arange(len(labels), device=embeddings.device).split(max(1, _NUMBERS // proxies[0].numel())):
         away = proxies[labels[rows]].double() - embeddings[rows, None].double()
         distances[rows] = away.square_().sum(2).amin(1).sqrt_()
-    # fsum rounds only once, so the order of the rows does not matter.
+    # fsum rounds only once, so the order of the samples does not matter.
     counts = labels.bincount(minlength=len(proxies)).tolist()
     parts = distances[labels.argsort(stable=True)].cpu().split(counts)
     means = [math.fsum(part.tolist()) / len(part) if len(part) else math.nan for part in parts]
@@ -69,13 +69,13 @@ def class_distances_to_proxy(
 
 @take_arrays("embeddings", "labels", "proxies")
 def proxy_accuracy(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     proxies: Float[Tensor, "..."],
     *,
     distance: Distance = "cosine",
 ) -> float:
-    """Compute the share of the samples whose nearest proxy belongs to their class, in [0, 1].
+    """Compute the fraction of the samples whose nearest proxy belongs to their class, in [0, 1].
 
     Arguments and errors are those of `proxy_hits`.
 
@@ -90,16 +90,16 @@ def proxy_accuracy(
 
 @take_arrays("embeddings", "labels", "proxies")
 def proxy_hits(
-    embeddings: Float[Tensor, "rows ..."],
+    embeddings: Float[Tensor, "samples ..."],
     labels: Shaped[Tensor, "..."],
     proxies: Float[Tensor, "..."],
     *,
     distance: Distance = "cosine",
-) -> Bool[Tensor, "rows"]:
+) -> Bool[Tensor, "samples"]:
     """Return for each sample whether the nearest proxy belongs to its class; False if another class's is as near.
 
     A loss that pools the scores of several proxies per class may predict another class. `nearest_neighbours` finds the
-    proxies: memory does not grow with rows times classes, and the order of rows does not matter.
+    proxies: memory does not grow with samples times classes, and the order of samples does not matter.
 
     Arguments and errors are those of `average_distance_to_proxy`; `distance` should be the loss's.
 
@@ -118,8 +118,8 @@ def proxy_hits(
 
 
 def _checked(
-    embeddings: Float[Tensor, "rows ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
-) -> tuple[Float[Tensor, "rows dim"], Int64[Tensor, "rows"], Float[Tensor, "classes proxies dim"]]:
+    embeddings: Float[Tensor, "samples ..."], labels: Shaped[Tensor, "..."], proxies: Float[Tensor, "..."]
+) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, "samples"], Float[Tensor, "classes proxies dim"]]:
     """Validate the arguments and move all to the device of the embeddings."""
     check_shape("embeddings", embeddings)
     if proxies.ndim != 3 or proxies.shape[2] != embeddings.shape[1] or 0 in proxies.shape:
@@ -134,5 +134,5 @@ def _checked(
             f"labels holds {low if low < 0 else high} but must be from 0 to {len(proxies) - 1}, the classes of proxies"
         )
     check_finite("embeddings", embeddings.float())
-    check_finite("proxies", proxies.flatten(0, 1).float())
+    check_finite("proxies", proxies.flatten(0, 1).float(), "proxies")
     return embeddings.detach(), labels, proxies.detach().to(embeddings.device)

@@ -1,6 +1,6 @@
 """Retrieval metrics of one ranked list per query, as pure functions of relevance.
 
-Every function returns one float64 value in [0, 1] per query, and NaN for a query without relevant items. Places beyond
+Every function returns one float64 value in [0, 1] per query, and NaN for a query without relevant items. Ranks beyond
 the end of the list count as irrelevant.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from proxemic.metrics.arrays import take_arrays
 
-Relevance = Int[Tensor, "queries places"] | Bool[Tensor, "queries places"]
+Relevance = Int[Tensor, "queries ranks"] | Bool[Tensor, "queries ranks"]
 Values = Float64[Tensor, "queries"]
 Divisor = Literal["min", "k", "hits", "R"]
 
@@ -25,9 +25,9 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
     $$\text{Recall@}k = \max_{i \le k} rel_i$$
 
     Args:
-        relevance: `[queries, places]`, 1 for relevant neighbours, otherwise 0, in ranked order.
+        relevance: `[queries, ranks]`, 1 for relevant neighbours, otherwise 0, in ranked order.
         num_relevant: `[queries]`, number R of relevant items in the whole gallery.
-        k: At least 1; may exceed the number of places.
+        k: At least 1; may exceed the number of ranks.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -41,7 +41,7 @@ def recall_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: i
 
 @take_arrays("relevance", "num_relevant")
 def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int) -> Values:
-    r"""Compute the share of the first k places that are relevant.
+    r"""Compute the fraction of the first k neighbours that are relevant.
 
     $$\text{Precision@}k = \frac1k \sum_{i \le k} rel_i$$
 
@@ -56,7 +56,7 @@ def precision_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k
 
 @take_arrays("relevance", "num_relevant")
 def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
-    r"""Compute the share of the first R places that are relevant; R is the number of relevant items.
+    r"""Compute the fraction of the first R neighbours that are relevant; R is the number of relevant items.
 
     $$\text{R-Precision} = \frac1R \sum_{i \le R} rel_i$$
 
@@ -71,7 +71,7 @@ def r_precision(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> V
 
 @take_arrays("relevance", "num_relevant")
 def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Values:
-    r"""Compute the mean average precision over the first R places.
+    r"""Compute the mean average precision over the first R neighbours.
 
     $$\text{MAP@}R = \frac1R \sum_{i \le R} rel_i \, \text{Precision@}i$$
 
@@ -88,14 +88,14 @@ def map_at_r(relevance: Relevance, num_relevant: Int[Tensor, "queries"]) -> Valu
 
 @take_arrays("relevance", "num_relevant")
 def map_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int, *, divisor: Divisor = "min") -> Values:
-    r"""Compute the mean average precision over the first k places.
+    r"""Compute the mean average precision over the first k neighbours.
 
     $$\text{MAP@}k = \frac{1}{\min(k, R)} \sum_{i \le k} rel_i \, \text{Precision@}i$$
 
     The divisor is ``"min"``, min(k, R), which gives a perfect list 1; ``"k"``, as in the Multi-Proxy Anchor paper;
     ``"hits"``, the number of relevant items among the first k, as in Open Metric Learning and torchmetrics, which also
-    gives 1 to a list whose only hit is at the first place; or ``"R"``, as in pytorch-metric-learning. With ``"R"`` and
-    k the length of the list, this is the mean average precision over the whole list.
+    gives 1 to a list whose only hit is at rank 1; or ``"R"``, as in pytorch-metric-learning. With ``"R"`` and k the
+    length of the list, this is the mean average precision over the whole list.
 
     Arguments and errors are those of `recall_at_k`.
 
@@ -161,11 +161,11 @@ def ndcg_at_k(relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int
 
 def _checked(
     relevance: Relevance, num_relevant: Int[Tensor, "queries"], k: int = 1
-) -> Float64[Tensor, "queries places"]:
+) -> Float64[Tensor, "queries ranks"]:
     if k < 1:
         raise ValueError(f"k is {k} but must be at least 1")
     if relevance.shape[1] == 0:
-        raise ValueError("relevance has no places; rank at least one neighbour")
+        raise ValueError("relevance has no neighbours; rank at least one")
     hits = relevance.double()
     if not bool(((hits == 0) | (hits == 1)).all()):
         raise ValueError("relevance holds values other than 0 and 1; pass one 0 or 1 per neighbour")
@@ -180,22 +180,22 @@ def average_precision(ranks: Float64[Tensor, "queries relevant"], num_relevant: 
     return _whole_steps(number / ranks, num_relevant[:, None]).sum(1) / num_relevant
 
 
-def _sum_of_precisions(hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]) -> Values:
+def _sum_of_precisions(hits: Float64[Tensor, "queries ranks"], num_relevant: Int[Tensor, "queries"]) -> Values:
     places = torch.arange(1, hits.shape[1] + 1, dtype=hits.dtype, device=hits.device)
     # The quotient of two given whole numbers is the same on every machine.
     return _whole_steps(hits * (hits.cumsum(1) / places), num_relevant[:, None]).sum(1)
 
 
 def _whole_steps(terms: Float64[Tensor, "*terms"], most: Int[Tensor, "*#terms"]) -> Float64[Tensor, "*terms"]:
-    """Round numbers in [0, 1] so that a sum of at most `most` of them is exact in any order."""
+    """Round values in [0, 1] so that a sum of at most `most` of them is exact in any order."""
     ones = torch.ones_like(most, dtype=torch.int64)
     steps = ones.bitwise_left_shift(52 - torch.frexp(most.double()).exponent).double()
     return (terms * steps).round() / steps
 
 
 def _first_r(
-    hits: Float64[Tensor, "queries places"], num_relevant: Int[Tensor, "queries"]
-) -> Float64[Tensor, "queries places"]:
+    hits: Float64[Tensor, "queries ranks"], num_relevant: Int[Tensor, "queries"]
+) -> Float64[Tensor, "queries ranks"]:
     return hits * (torch.arange(hits.shape[1], device=hits.device) < num_relevant[:, None])
 
 

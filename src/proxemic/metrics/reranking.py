@@ -22,27 +22,27 @@ def k_reciprocal_distances(
 ) -> Float32[Tensor, "queries gallery"]:
     r"""Compute the distances of k-reciprocal re-ranking, which rank a gallery again.
 
-    Two rows are k-reciprocal neighbours if each is among the k nearest rows of the other. R(p) are the k1-reciprocal
-    neighbours of p; it is extended by the (k1/2)-reciprocal neighbours of a member q if at least two thirds of these
-    are in R(p). Each row is described by
+    Two items (queries or gallery items) are k-reciprocal neighbours if each is among the k nearest items of the other.
+    R(p) is the set of the k1-reciprocal neighbours of p. It is extended by the (k1/2)-reciprocal neighbours of a member
+    q if at least two thirds of these are in R(p). Each item is described by
 
     $$V_{p,g} = \frac{e^{-d(p,g)}}{\sum_{h \in R(p)} e^{-d(p,h)}} \ \text{for}\ g \in R(p),\ \text{else}\ 0,$$
 
-    and these descriptions are averaged over the k2 nearest rows. The distance is
+    and these descriptions are averaged over the k2 nearest items. The distance is
 
     $$d^*(p,g) = (1 - \lambda)\Big(1 - \frac{\sum_j \min(V_{p,j}, V_{g,j})}{\sum_j \max(V_{p,j}, V_{g,j})}\Big) +
     \lambda\, d(p,g),$$
 
     where d is the squared Euclidean distance (of unit vectors for ``cosine``), divided by its largest value for p.
 
-    Memory and time grow with the square of the number of queries and gallery rows (10,000 rows take 1.5 GB). For a
+    Memory and time grow with the square of the number of queries and gallery items (10,000 items take 1.5 GB). For a
     large gallery, re-rank the first hundred hits of each query.
 
     Args:
         queries: `[queries, dim]`, finite embeddings.
         gallery: `[gallery, dim]`, finite embeddings to rank.
         k1: Number of neighbours to check for reciprocity, at least 1.
-        k2: Number of rows to average a description over, at least 1 (the row itself).
+        k2: Number of items to average a description over, at least 1 (the item itself).
         original_weight: λ, from 0 (only the new distance) to 1 (only the original distance).
         distance: The distance that ranked the gallery at first.
 
@@ -83,7 +83,7 @@ def k_reciprocal_distances(
 
 
 def _reciprocal(order: Int64[Tensor, "rows rows"], k: int) -> Bool[Tensor, "rows rows"]:
-    """Return for all pairs of rows whether each is among the k nearest of the other; a row is its own neighbour."""
+    """Return for all pairs of items whether each is among the k nearest of the other; an item is its own neighbour."""
     near = torch.zeros_like(order, dtype=torch.bool)
     near.scatter_(1, order[:, : k + 1], value=True)
     return (near & near.T).fill_diagonal_(fill_value=True)
@@ -104,7 +104,7 @@ def expand_queries(
     k: int = 10,
     alpha: float = 3.0,
 ) -> Float32[Tensor, "queries dim"]:
-    r"""Replace queries by weighted means of themselves and their nearest rows: α query expansion.
+    r"""Replace each query by the weighted mean of itself and its nearest gallery items: α query expansion.
 
     $$\hat q \propto q + \sum_{g \in N_k(q)} \max(q^\top g, 0)^\alpha\, g$$
 
@@ -113,7 +113,7 @@ def expand_queries(
     Args:
         queries: `[queries, dim]`, finite embeddings, compared by their cosine.
         gallery: `[gallery, dim]`, finite embeddings to search, without the queries themselves.
-        k: Number of neighbours of each query, from 1 to the number of gallery rows.
+        k: Number of neighbours of each query, from 1 to the number of gallery items.
         alpha: Power of the weights, at least 0.
 
     Returns:
@@ -130,7 +130,7 @@ def expand_queries(
     """
     _check_whole("k", k)
     if k > len(gallery):
-        raise ValueError(f"k is {k}, but the gallery has {len(gallery)} rows")
+        raise ValueError(f"k is {k}, but the gallery has {len(gallery)} items")
     if not alpha >= 0:
         raise ValueError(f"alpha is {alpha!r}, but must be 0 or more")
     queries, gallery = normalize(queries.float()), normalize(gallery.float())

@@ -59,9 +59,9 @@ def retrieval_metrics(
 
     `proxemic.metrics.ranking` has the formulas. Without a gallery, each query searches all other queries; it is
     excluded by index, so its duplicates still count. Irrelevant items come first among items at the same distance
-    (within the precision of `nearest_neighbours`): a pessimistic rule that makes the values independent of row order,
-    `chunk_size` and device. A query without relevant items in the gallery has no value: the averages leave it out, and
-    `RetrievalMetrics.left_out` counts it.
+    (within the precision of `nearest_neighbours`): a pessimistic rule that makes the values independent of the order of
+    the items, `chunk_size` and device. A query without relevant items in the gallery has no value: the averages leave
+    it out, and `RetrievalMetrics.left_out` counts it.
 
     Args:
         queries: `[queries, dim]`, finite embeddings, read as float32. All arrays may be tensors, NumPy arrays or lists.
@@ -81,8 +81,9 @@ def retrieval_metrics(
         nmi: Also cluster the gallery by k-means with as many clusters as classes, as `clustering_metrics` does with
             this distance; needs scikit-learn.
         exclude: As in `nearest_neighbours`, for a gallery that overlaps the queries.
-        query_sequences: As in `nearest_neighbours`: rows of the query's sequence are not ranked, whatever their labels.
-        gallery_sequences: `[gallery]`, number of each row's sequence.
+        query_sequences: As in `nearest_neighbours`: items of the query's sequence are not ranked, whatever their
+            labels.
+        gallery_sequences: `[gallery]`, number of each item's sequence.
         average: ``"queries"``, or ``"classes"`` for the mean over classes of the mean over each class's queries, so
             that small classes count as much as large ones.
         rerank: Rank the first hundred neighbours of each query again by `k_reciprocal_distances` (Zhong et al., 2017).
@@ -108,7 +109,7 @@ def retrieval_metrics(
     metrics = _metrics(recall_at, precision_at, map_at, map_divisors, ndcg_at)
     metrics |= {name: item for name, item in _WHOLE.items() if {"map": map, "mrr": mrr}[name]}
     check_shape("queries", queries)
-    query_labels = as_integers("query_labels", query_labels, len(queries), "row of queries")
+    query_labels = as_integers("query_labels", query_labels, len(queries), "query")
     if gallery is None:
         if gallery_labels is not None or exclude is not None:
             raise ValueError("gallery_labels or exclude are given without a gallery; pass them with one, or neither")
@@ -117,10 +118,10 @@ def retrieval_metrics(
         gallery, gallery_labels, gallery_sequences = queries, query_labels, query_sequences
         exclude = torch.arange(len(queries), device=queries.device)
     elif gallery_labels is None:
-        raise ValueError("gallery is given without gallery_labels; pass one integer per row of the gallery")
+        raise ValueError("gallery is given without gallery_labels; pass one integer per gallery item")
     else:
         check_shape("gallery", gallery)
-        gallery_labels = as_integers("gallery_labels", gallery_labels, len(gallery), "row of the gallery")
+        gallery_labels = as_integers("gallery_labels", gallery_labels, len(gallery), "gallery item")
     labels = query_labels, gallery_labels
     search = NeighbourSearch(queries, gallery, distance, exclude, query_sequences, gallery_sequences, labels)
     counts, sizes = relevant_counts(search)
@@ -218,7 +219,7 @@ def _values(
         most = int(counts[rows].max())
         return min(len(search.gallery), max(metric.places or most for metric in metrics.values()))
 
-    def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk places"]) -> None:
+    def measure(rows: Int64[Tensor, "chunk"], relevance: Bool[Tensor, "chunk ranks"]) -> None:
         # Not on a GPU, which does not guarantee the same logarithms and quotients.
         wanted, relevance, rows = counts[rows].cpu(), relevance.cpu(), rows.cpu()
         if len(rows):
@@ -267,7 +268,7 @@ def _reranked(search: NeighbourSearch, k: int, chunk_size: int | None) -> Bool[T
 
 
 def _replace_first(ranks: Float64[Tensor, "queries most"], relevance: Bool[Tensor, "queries first"]) -> None:
-    """Replace the ranks of the relevant rows among the first neighbours; other ranks stay the same."""
+    """Replace the ranks of the relevant items among the first neighbours; other ranks stay the same."""
     for row, hits in enumerate(relevance):
         places = hits.nonzero().squeeze(1) + 1
         ranks[row, : len(places)] = places.double()

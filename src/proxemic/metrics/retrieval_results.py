@@ -1,4 +1,4 @@
-"""One object for the results of a search, from embeddings to metrics, tables and plots."""
+"""One object for the results of retrieval, from embeddings to metrics, tables and plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RetrievalResults:
-    """The nearest gallery rows of each query; queries and gallery are subsets of the same rows.
+    """The nearest gallery items of each query; queries and gallery are subsets of the same samples.
 
-    A row finds neither itself nor rows of its own sequence. `of` makes the object from the columns of a table.
+    A query finds neither itself nor samples of its own sequence. `of` makes the object from the columns of a table.
 
     Args:
-        embeddings: `[rows, dim]`, finite.
-        labels: Class of each row.
-        is_query: Whether each row is a query; None for all.
-        is_gallery: Whether each row is in the gallery; None for all.
-        sequences: Sequence of each row, below 0 for none.
-        categories: Category of each row, below 0 for none.
+        embeddings: `[samples, dim]`, finite.
+        labels: Class of each sample.
+        is_query: Whether each sample is a query; None for all.
+        is_gallery: Whether each sample is in the gallery; None for all.
+        sequences: Sequence of each sample, below 0 for none.
+        categories: Category of each sample, below 0 for none.
         category_names: Name of each category.
         distance: Distance that ranks the gallery.
         k: Number of neighbours of each query.
@@ -44,12 +44,12 @@ class RetrievalResults:
     ([1, 0, 3, 2], 1.0)
     """
 
-    embeddings: Float[Tensor, "rows dim"]
-    labels: Int64[Tensor, " rows"]
-    is_query: Bool[Tensor, " rows"] | None = None
-    is_gallery: Bool[Tensor, " rows"] | None = None
-    sequences: Int64[Tensor, " rows"] | None = None
-    categories: Int64[Tensor, " rows"] | None = None
+    embeddings: Float[Tensor, "samples dim"]
+    labels: Int64[Tensor, " samples"]
+    is_query: Bool[Tensor, " samples"] | None = None
+    is_gallery: Bool[Tensor, " samples"] | None = None
+    sequences: Int64[Tensor, " samples"] | None = None
+    categories: Int64[Tensor, " samples"] | None = None
     category_names: tuple[str, ...] = ()
     distance: Distance = "cosine"
     k: int = 10
@@ -58,11 +58,11 @@ class RetrievalResults:
     @take_arrays("embeddings", "labels", "is_query", "is_gallery")
     def of(
         cls,
-        embeddings: Float[Tensor, "rows dim"],
-        labels: Int64[Tensor, " rows"],
+        embeddings: Float[Tensor, "samples dim"],
+        labels: Int64[Tensor, " samples"],
         *,
-        is_query: Bool[Tensor, " rows"] | None = None,
-        is_gallery: Bool[Tensor, " rows"] | None = None,
+        is_query: Bool[Tensor, " samples"] | None = None,
+        is_gallery: Bool[Tensor, " samples"] | None = None,
         sequence: Sequence[str | None] | None = None,
         category: Sequence[str | None] | None = None,
         distance: Distance = "cosine",
@@ -75,17 +75,17 @@ class RetrievalResults:
 
     @cached_property
     def queries(self) -> Int64[Tensor, " queries"]:
-        """The row of each query."""
+        """The index of each query among the samples."""
         return torch.arange(len(self.labels)) if self.is_query is None else self.is_query.nonzero().squeeze(1)
 
     @cached_property
     def gallery(self) -> Int64[Tensor, " gallery"]:
-        """The row of each item of the gallery."""
+        """The index of each gallery item among the samples."""
         return torch.arange(len(self.labels)) if self.is_gallery is None else self.is_gallery.nonzero().squeeze(1)
 
     @cached_property
     def roles(self) -> dict[str, Any]:
-        """The arguments by which `retrieval_metrics` evaluates the rows."""
+        """The arguments by which `retrieval_metrics` evaluates the samples."""
         x, labels, sequences = self.embeddings, self.labels, self.sequences
         if sequences is not None and not bool((sequences >= 0).any()):
             sequences = None  # saves a comparison per pair
@@ -122,12 +122,12 @@ class RetrievalResults:
 
     @property
     def distances(self) -> Float[Tensor, "queries k"]:
-        """The distance of each query to its neighbours; infinite if there are fewer than k."""
+        """The distance of each query to its neighbours; infinite if there are fewer than k neighbours."""
         return self._found[0]
 
     @property
     def neighbours(self) -> Int64[Tensor, "queries k"]:
-        """The row of each neighbour, nearest first; -1 if there are fewer than k."""
+        """The index of each neighbour among the samples, nearest first; -1 if there are fewer than k neighbours."""
         return self._found[1]
 
     def metrics(self, *, by: str | None = None, **options: Any) -> Any:
@@ -147,7 +147,7 @@ class RetrievalResults:
         if by is None:
             return values
         if by != "category" or self.categories is None:
-            raise ValueError(f"by is {by!r}, but must be 'category', and the rows must have categories.")
+            raise ValueError(f"by is {by!r}, but must be 'category', and the samples must have categories.")
         groups = values.by_group(self.categories[self.queries])
         return {self.category_names[group]: part for group, part in groups.items()}
 

@@ -1,7 +1,7 @@
-"""The nearest rows in float32, with a bound on the error of their distances.
+"""The nearest items in float32, with a bound on the error of their distances.
 
-Both distances are ranked by the squared Euclidean distance v = |q - g|²; for the cosine distance, of unit rows.
-Subtracting the mean row changes no difference, but makes the products and so their rounding errors smaller.
+Both distances are ranked by the squared Euclidean distance v = |q - g|²; for the cosine distance, of unit vectors.
+Subtracting the mean embedding changes no difference, but makes the products and so their rounding errors smaller.
 """
 
 import math
@@ -19,27 +19,27 @@ _TILE = 2**24  # scores held at once: 64 MB
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The k rows of the gallery with the smallest v for each query, nearest first.
+    """The k gallery items with the smallest v for each query, nearest first.
 
-    `values` are scaled v, infinite for excluded rows. Two rows of a query are in the right order, also as float32
-    distances, if their values differ by more than `doubt`. The v of a row that is not listed is at least the last value
-    less half of `doubt`.
+    `values` are scaled v, infinite for excluded items. Two items of a query are in the right order, also as float32
+    distances, if their values differ by more than `uncertainty`. The v of an item that is not listed is at least the
+    last value less half of `uncertainty`.
     """
 
     values: Float64[Tensor, "queries k"]
     indices: Int64[Tensor, "queries k"]
-    doubt: Float64[Tensor, "queries"]
+    uncertainty: Float64[Tensor, "queries"]
 
     def certain(self, k: int, gallery: int) -> Bool[Tensor, "queries"]:
-        """Return for each query whether no unlisted row can be among the first k."""
+        """Return for each query whether no unlisted item can be among the first k."""
         if self.values.shape[1] == gallery:
-            return torch.ones_like(self.doubt, dtype=torch.bool)
-        # A list that ends with an excluded row contains all others.
-        return self.values[:, -1].isinf() | (self.values[:, -1] - self.values[:, k - 1] > self.doubt)
+            return torch.ones_like(self.uncertainty, dtype=torch.bool)
+        # A list that ends with an excluded item contains all others.
+        return self.values[:, -1].isinf() | (self.values[:, -1] - self.values[:, k - 1] > self.uncertainty)
 
 
 class ShortlistSearch:
-    """Search over tiles of queries and gallery that keeps a running list of the best rows.
+    """Search over tiles of queries and gallery that keeps a running list of the nearest items.
 
     Pass the same object as `queries` and `gallery` if the queries search themselves.
     """
@@ -67,7 +67,7 @@ class ShortlistSearch:
         itself: Int64[Tensor, "queries"] | None,
         sequences: tuple[Int64[Tensor, "queries"], Int64[Tensor, "gallery"]] | None = None,
     ) -> Shortlist:
-        """List the k nearest rows of the gallery; the query itself and its sequence come last."""
+        """List the k nearest gallery items; the query itself and its sequence come last."""
         flat, heights = self._flatten(self.queries, rows)
         width = min(max(1, _TILE // len(rows)), len(self._flat))
         if len(self._buffer) < len(rows) * width:
@@ -92,7 +92,7 @@ class ShortlistSearch:
                     indices = indices.gather(1, chosen)
         scores, order = scores.sort(1, descending=True)
         values = heights[:, None].mul(2.0) - 2.0 * scores.double()
-        return Shortlist(values, indices.gather(1, order), self._doubt(heights))
+        return Shortlist(values, indices.gather(1, order), self._uncertainty(heights))
 
     def free(self) -> None:
         """Free the memory of the scores until the next search."""
@@ -103,7 +103,7 @@ class ShortlistSearch:
         values = values / self._scale**2
         return values.div_(2.0) if self.distance == "cosine" else values.clamp_(min=0.0).sqrt_()
 
-    def _doubt(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
+    def _uncertainty(self, heights: Float64[Tensor, "queries"]) -> Float64[Tensor, "queries"]:
         """Compute twice the bound on the error of v, plus the rounding of distances to float32."""
         # |fl(x·y) - x·y| <= γ_n |x||y| with γ_n = nu / (1 - nu) for any order of summing n products (Higham, Accuracy
         # and Stability of Numerical Algorithms, 2002, section 3.1).

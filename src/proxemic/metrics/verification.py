@@ -4,8 +4,8 @@ A pair is accepted if its distance is at most a threshold; pass the negative of 
 successive distances are equivalent; the midpoint is returned. The threshold that accepts no pair is the next float64
 below the smallest distance, the one that accepts all pairs is the largest distance.
 
-The true accept rate (TAR) is the share of the pairs of the same class that are accepted; the false accept rate (FAR) is
-the share of the pairs of different classes that are accepted.
+The true accept rate (TAR) is the fraction of the pairs of the same class that are accepted; the false accept rate (FAR)
+is the fraction of the pairs of different classes that are accepted.
 """
 
 import math
@@ -29,7 +29,7 @@ FAR = (1e-1, 1e-2, 1e-3, 1e-4)
 
 @dataclass(frozen=True)
 class VerificationAccuracy:
-    """Accuracy over folds, in [0, 1]; each fold uses the threshold that is best on the others.
+    """Accuracy over folds, in [0, 1]; each fold uses the threshold that is best on the other folds.
 
     Args:
         mean: Unweighted mean over the folds.
@@ -107,7 +107,7 @@ def pair_distances(
     check_distance(distance)
     if first.shape != second.shape:
         raise ValueError(
-            f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one row per pair"
+            f"second has shape {tuple(second.shape)} but first {tuple(first.shape)}; they must agree, one per pair"
         )
     left, right = ExactRows(first, "first"), ExactRows(second, "second")
     if distance == "euclidean":  # pairs have no gallery: the difference loses no digits far from the origin
@@ -299,7 +299,7 @@ def _checked(distances: Tensor, same: Tensor) -> tuple[Float64[Tensor, " pairs"]
     if same.dtype != torch.bool:
         raise ValueError(f"same has {same.dtype} but must be bool: pass `same == 1` for ones and zeros")
     distances, same = distances.detach().cpu().double(), same.cpu()
-    check_finite("distances", distances[:, None], "pair")
+    check_finite("distances", distances[:, None], "pairs")
     positives = int(same.sum())
     if positives in (0, len(same)):
         raise ValueError(f"same is true for {positives} of {len(same)} pairs but both kinds are needed; add the other")

@@ -45,15 +45,16 @@ class ModelConfig:
             `hf:` followed by a folder of transformers or a name on the Hugging Face hub, such as
             `hf:facebook/dinov2-small`; a file that ends in `.onnx`, whose network is not trained (`train` must be
             `head` if there is a head); or your own class, in a recipe its import path: an `nn.Module` from images to
-            features `[B, F]` or a feature map `[B, F, h, w]`. F is its attribute `num_features`; without it, one
-            forward pass determines F. A parameter `in_channels` of its constructor is filled in. With `none`, the
-            inputs are vectors `[B, input_size]`, and the network consists only of the head.
+            features `[B, F]` or a feature map `[B, F, h, w]`. F is the attribute `num_features` of your class; without
+            this attribute, one forward pass determines F. A parameter `in_channels` of the constructor is filled in.
+            With `none`, the inputs are vectors `[B, input_size]`, and the network consists only of the head.
         embedding_size: Dimensions of the embedding, 1 to 1,048,576.
         pooling: Pooling of the backbone's feature map: `avg`, `max`, their sum `avg+max`, `gem`, the generalised mean
-            with a trained power, or `cubic-gem` with the power 3. An IResNet, whose map has one place, requires `avg`.
-            The map of a network of transformers consists of its patches, without class and register tokens. For such
-            networks, `pooler` is their own pooling: the `pooler_output`, or else the class token, or else the mean; and
-            `joint`, for networks with a text tower (CLIP, SigLIP), gives the features that images and texts share.
+            with a trained power, or `cubic-gem` with the power 3. An IResNet, whose map has one position, requires
+            `avg`. The map of a network of transformers consists of its patches, without class and register tokens. For
+            such networks, `pooler` is their own pooling: the `pooler_output`, or else the class token, or else the
+            mean; and `joint`, for networks with a text tower (CLIP, SigLIP), gives the features that images and texts
+            share.
         layer_norm: Normalise the pooled features, without trained weights, before the last layer.
         normalize: Scale embeddings to unit length.
         in_channels: Channels of the images: 1 (grey) or 3 (colour).
@@ -78,10 +79,10 @@ class ModelConfig:
             `pca-whitened` divides these by their standard deviations (`principal_components`). The training of a recipe
             computes the components; `build_model` leaves torch's default.
         freeze_batch_norm: Keep the statistics and weights of the backbone's batch norm fixed, also in training.
-        train: Part of the backbone to train: `all`; `last:N` for its last N blocks, which are the stages of a
-            convolutional network or the layers of a transformer; or `head` for none of it. The other blocks keep their
-            weights and stay in evaluation mode, so that batch norm keeps its statistics and nothing is dropped. Pooling
-            and head are always trained.
+        train: Blocks of the backbone to train: `all`; `last:N` for the last N blocks, which are the stages of a
+            convolutional network or the layers of a transformer; or `head` for no block. The other blocks keep their
+            weights and stay in evaluation mode, so that batch norm keeps its statistics and dropout is off. Pooling and
+            head are always trained.
         gradient_checkpointing: Keep only the input of each block of a timm network, and recompute the rest for the
             gradients, which stay the same: less memory, about a third more time.
         lora: Low-rank adapters in the backbone's linear layers, which are trained instead of its weights; a saved model

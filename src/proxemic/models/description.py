@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
-FROZEN, TOKENIZER = "backbone.onnx", "tokenizer.json"  # beside them, for some networks
+FROZEN, TOKENIZER = "backbone.onnx", "tokenizer.json"  # next to them, for some networks
 ONNX = ".onnx"  # suffix of a file with a network
 
 
 def is_model(path: Path) -> bool:
-    """Return whether a file is a model by its name: .onnx, model.safetensors, or .safetensors beside a model.json."""
+    """Return whether a file is a model by its name: .onnx, model.safetensors, or .safetensors next to a model.json."""
     is_weights = path.suffix.lower() == ".safetensors" and path.with_name(DESCRIPTION).is_file()
     return path.suffix.lower() == ONNX or path.name == WEIGHTS or is_weights
 
@@ -35,10 +35,10 @@ class Description:
         file: The file.
         settings: The arguments of the configuration of the network.
         preprocessing: The preprocessing of its images.
-        network: What else the network needs to be built.
+        network: Further data that are needed to build the network.
         sha256: The checksum of the weights.
-        features_by: The checksum of the model that makes the features from which its head makes embeddings; None if it
-            was saved as a whole.
+        features_by: The checksum of the model whose features the head turns into embeddings; None if the model was
+            saved as a whole.
     """
 
     file: Path
@@ -60,14 +60,14 @@ class Description:
 
     @property
     def dim(self) -> int:
-        """How many numbers an embedding has; `ValueError` if it is not said."""
+        """The dimension of the embeddings; `ValueError` if the file does not state it."""
         if type(size := self.settings.get("embedding_size")) is not int:
             raise ValueError(f"{self.file} does not describe a model: embedding_size is {size!r}")
         return size
 
 
 def read_description(path: str | Path, backbone: "type[nn.Module] | None" = None) -> Description:
-    """Read what `save_model` wrote beside the weights; the arguments and errors are those of `load_model`."""
+    """Read what `save_model` wrote next to the weights; the arguments and errors are those of `load_model`."""
     file = (Path(path) if Path(path).is_dir() else Path(path).parent) / DESCRIPTION
     try:
         content = _read(file)

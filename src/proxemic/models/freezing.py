@@ -38,7 +38,7 @@ def frozen_modules(backbone: nn.Module, trained: Iterable[str]) -> frozenset[str
 
 
 def describe_training(backbone: nn.Module, train: str, name: str) -> str:
-    """Describe in a sentence which part of a network is trained, if it is not the whole."""
+    """Describe in a sentence which part of a network is trained, if part of it is not."""
     counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
     if train == "head":
         return f"model.train is head: the {sum(counts.values()):,} parameters of {name} are not trained."

@@ -96,7 +96,7 @@ def begin_at_components_of(
     *,
     whiten: bool,
 ) -> None:
-    """Do the same as `begin_at_principal_components` for features that are given by their mean and covariance."""
+    """Do the same as `begin_at_principal_components`, given the mean and covariance of the features."""
     linear = head[1].base if isinstance(head[1], ResidualHead) else head[1]
     assert isinstance(linear, nn.Linear)
     count = min(linear.out_features, linear.in_features)
@@ -156,7 +156,7 @@ def _components(
 
 
 class AvgPool(nn.Module):
-    """Average pooling: the mean over all places.
+    """Average pooling: the mean over all positions.
 
     >>> AvgPool()(torch.tensor([[[[1.0, 2.0, 3.0, 6.0]]]]))
     tensor([[3.]])
@@ -167,7 +167,7 @@ class AvgPool(nn.Module):
 
 
 class MaxPool(nn.Module):
-    """Maximum pooling: the largest value over all places.
+    """Maximum pooling: the largest value over all positions.
 
     >>> MaxPool()(torch.tensor([[[[1.0, 2.0, 3.0, 6.0]]]]))
     tensor([[6.]])

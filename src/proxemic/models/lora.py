@@ -22,7 +22,7 @@ class LoRA:
     Args:
         rank: Number of rows of A and columns of B, 1 to 4,096.
         alpha: Factor of the adapters, above 0; twice the rank is usual.
-        dropout: Share of an adapter's inputs that is dropped in training, from 0 to below 1.
+        dropout: Fraction of an adapter's inputs that is dropped in training, from 0 to below 1.
         targets: Names of linear layers; in timm's transformers, `qkv` and `proj` of the attention, `fc1` and `fc2` of
             the MLP. `None` for all linear layers that the backbone calls.
 
@@ -108,8 +108,8 @@ def describe_adapters(backbone: nn.Module, lora: LoRA, name: str) -> str:
     counts = {name: parameter.numel() for name, parameter in backbone.named_parameters()}
     added = {key: count for key, count in counts.items() if _ADAPTER in key}
     return (
-        f"model.lora has rank {lora.rank}: adapters in {len(added) // 2} linear layers of {name} are trained, "
-        f"{sum(added.values()):,} parameters besides {sum(counts.values()) - sum(added.values()):,} that are not."
+        f"model.lora has rank {lora.rank}: adapters in {len(added) // 2} linear layers of {name} are trained "
+        f"({sum(added.values()):,} parameters); the other {sum(counts.values()) - sum(added.values()):,} are not."
     )
 
 

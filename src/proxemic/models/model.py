@@ -33,7 +33,7 @@ POOLINGS = {
     "avg+max": AvgMaxPool,
     "gem": GeM,
     "cubic-gem": partial(GeM, train_p=False),
-    **dict.fromkeys(("pooler", "joint"), AvgPool),  # the backbone has pooled already: its map has one place
+    **dict.fromkeys(("pooler", "joint"), AvgPool),  # the backbone has pooled already: its map has one position
 }
 Backbone = (
     ConvNet | BNInception | IResNet | TimmBackbone | TransformersBackbone | OnnxBackbone | CustomBackbone | NoBackbone

@@ -1,4 +1,4 @@
-"""Contribution of each place of a feature map to the embedding, for networks whose embeddings are means over places."""
+"""Contributions of the positions of a feature map to the embedding, for embeddings that are means over positions."""
 
 import torch
 from jaxtyping import Float, Float64
@@ -12,7 +12,7 @@ _HEADS = ("none", "linear", "linear+layer_norm")
 
 
 def is_mean_over_places(model: nn.Module) -> bool:
-    """Return whether `place_embeddings` can split the embeddings: for a linear head after average or max pooling."""
+    """Return whether `place_embeddings` can split the embeddings: if a linear head follows average or max pooling."""
     return (
         isinstance(model, EmbeddingModel)
         and not model.config.takes_vectors
@@ -25,13 +25,13 @@ def is_mean_over_places(model: nn.Module) -> bool:
 def place_embeddings(
     model: EmbeddingModel, features: Float[Tensor, "batch channels height width"]
 ) -> Float64[Tensor, "batch dim height width"]:
-    r"""Compute the contribution of each place of a feature map to the embedding, which is the mean of them.
+    r"""Compute the contribution of each position of a feature map to the embedding, which is their mean.
 
     $$W \Big(\frac{1}{P} \sum_p x_p\Big) + b = \frac{1}{P} \sum_p (W x_p + b)$$
 
-    All places share the bias equally. With max pooling, a channel belongs to the place of its maximum, or in equal
-    parts to several. A norm without trained weights is linear except for its divisor, which is taken from the pooled
-    features. Embeddings are not scaled to unit length.
+    All positions share the bias equally. With max pooling, a channel belongs to the position of its maximum, or in
+    equal parts to several positions. A norm without trained weights is linear except for its divisor, which is taken
+    from the pooled features. Embeddings are not scaled to unit length.
 
     Args:
         model: A network for which `is_mean_over_places` returns True.
@@ -41,7 +41,7 @@ def place_embeddings(
         `[B, D, h, w]`, float64.
 
     Raises:
-        ValueError: If embeddings of this network are not means over places.
+        ValueError: If embeddings of this network are not means over positions.
 
     >>> from proxemic.models import ModelConfig, build_model
     >>> model = build_model(ModelConfig(embedding_size=8, in_channels=1, normalize=False, width=4)).eval()
@@ -53,8 +53,8 @@ def place_embeddings(
     """
     if not is_mean_over_places(model):
         raise ValueError(
-            f"the embeddings are not means over places: pooling must be one of {', '.join(_POOLINGS)}, and head one of "
-            f"{', '.join(_HEADS)}"
+            f"the embeddings are not means over positions: pooling must be one of {', '.join(_POOLINGS)}, and "
+            f"head one of {', '.join(_HEADS)}"
         )
     x = features.double()
     local = torch.zeros_like(x)

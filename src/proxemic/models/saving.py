@@ -44,8 +44,8 @@ def save_model(
         directory: Folder for `model.safetensors` and `model.json`; created if it does not exist.
         model: An `EmbeddingModel` with float32 weights, which may be wrapped.
         preprocessing: Preprocessing of the images as plain JSON data (tuples are loaded as lists).
-        features_by: The checksum of the model that makes the features from which the head makes embeddings, if the
-            model was joined of both.
+        features_by: The checksum of the model whose features the head turns into embeddings, if ``model`` combines that
+            model and a head.
 
     Raises:
         ValueError: If preprocessing is not plain data, weights are not float32, or the model has other tensors than
@@ -93,10 +93,10 @@ def save_model(
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise ValueError(f"preprocessing is not plain JSON data: {error}") from error
-    beside = [(FROZEN, backbone.content)] if isinstance(backbone, OnnxBackbone) else []
+    files = [(FROZEN, backbone.content)] if isinstance(backbone, OnnxBackbone) else []
     if isinstance(backbone, TransformersBackbone) and backbone.tokenizer is not None:
-        beside = [(TOKENIZER, backbone.tokenizer.encode())]
-    for name, content in (*beside, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
+        files = [(TOKENIZER, backbone.tokenizer.encode())]
+    for name, content in (*files, (WEIGHTS, weights), (DESCRIPTION, text.encode())):
         with write_atomically(Path(directory) / name) as temporary:
             temporary.write_bytes(content)
 
@@ -114,7 +114,7 @@ def load_model(path: str | Path, backbone: type[nn.Module] | None = None) -> tup
 
     Raises:
         ValueError: If a file is missing, malformed, or belongs to another model.
-        UserError: If the model needs the class of its backbone, or gets one that it does not need.
+        UserError: If the model needs the class of its backbone, or ``backbone`` is given without need.
         ImportError: If the backbone needs timm, transformers or onnxruntime, and it is not installed.
     """
     weights_file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)

@@ -59,7 +59,7 @@ class _Watch:
         self.handle.remove()
         if torch.equal(self.before, proxies.detach()[self.rows]):
             warnings.warn(
-                f"The proxies of {self.name} have had {self.added} gradients but did not move: they are learned, so "
+                f"The proxies of {self.name} have had {self.added} gradients but did not move: they are trained, so "
                 "give loss.parameters() to the optimiser too, usually with a larger rate, for example "
                 "torch.optim.AdamW([{'params': model.parameters()}, {'params': loss.parameters(), 'lr': 1e-2}], "
                 "lr=1e-4).",

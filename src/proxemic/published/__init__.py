@@ -1,8 +1,9 @@
-"""The figures that the papers print, as data, to show them beside ours with the differences in protocol.
+"""The figures that the papers print, as data, to compare with ours, with the differences in protocol.
 
-The folder of this file holds one CSV file per table; `tables.csv`, which lists the tables; `papers.csv`; and
-`protocols.csv`, which describes how a paper obtained a table or some of its rows. Cells are empty if the paper does not
-state a value. Recipes name the rows that they reproduce under the key `published`, a list of `PublishedRow`.
+The folder of this file holds one CSV file per table; `tables.csv`, which lists the tables; `papers.csv`, which lists
+the papers; and `protocols.csv`, which describes how a paper obtained a table or some of its rows. Cells are empty if
+the paper does not state a value. Recipes name the rows that they reproduce under the key `published`, a list of
+`PublishedRow`.
 """
 
 import csv
@@ -108,7 +109,8 @@ class PublishedProtocol:
     Args:
         batch_size: Images per step.
         optimizer: Name, with arguments where stated.
-        selected_on: Where hyper-parameters and epoch were chosen: `test`, `validation`, `last` or `unstated`.
+        selected_on: Where hyper-parameters were tuned and the epoch was selected: `test`, `validation`, `last` or
+            `unstated`.
         seeds: Number of runs that the figure averages.
         interval: `none`, `std` or `95% ci`.
         pretrained: `imagenet`, where stated.
@@ -132,7 +134,7 @@ class PublishedProtocol:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of a paper's table that a recipe reproduces; its figures are shown beside those of the recipe's runs.
+    """A row of a paper's table that a recipe reproduces; its figures are compared with those of the recipe's runs.
 
     Args:
         paper: Key of the paper, as in `list_papers`.
@@ -208,7 +210,7 @@ def published_tables() -> tuple[PublishedTable, ...]:
 def published_figures(
     *, paper: str | None = None, dataset: str | None = None, loss: str | None = None
 ) -> tuple[PublishedFigure, ...]:
-    """Return all numbers in the papers' tables of results, optionally of one paper, data set or loss.
+    """Return all figures in the papers' tables of results, optionally of one paper, data set or loss.
 
     Raises:
         ValueError: If there is no such paper.

@@ -26,7 +26,7 @@ _CURVE = 4  # fewest epochs for advice about the best one
 def advice(recipe: Recipe) -> Iterator[str]:
     """Warn about settings that are allowed but probably a mistake."""
     if recipe.evaluation.select_on == "test":
-        yield "WARNING: the epoch is chosen on the test classes; the results are marked so and are too good."
+        yield "WARNING: the epoch is selected on the test classes: the results are too good, and the output says so."
     images, model = recipe.images, recipe.model
     size, learnt = _learnt(model)
     if size is not None and size != images.size:
@@ -52,9 +52,9 @@ def advice(recipe: Recipe) -> Iterator[str]:
 
 
 def curve_advice(recipe: Recipe, values: Sequence[float], kept: str, start: float) -> str | None:
-    """Advise what to try next, judging by the shape of a validation curve; return None if it looks normal.
+    """Return what to try next, from the shape of a validation curve; return None if the curve looks normal.
 
-    ``values`` are the metric after each epoch. If no epoch was better than the network before training, ``kept`` is
+    ``values`` holds the metric after each epoch. If no epoch was better than the network before training, ``kept`` is
     ``start`` or ``untrained``, and ``start`` is the metric of that network.
     """
     if not values:
@@ -147,7 +147,8 @@ def epoch_line(
 ) -> str:
     """Return the line about an epoch.
 
-    It is given its row of the history, the training images per second, and its seconds with evaluation and saving.
+    ``row`` is the epoch's row of the history, ``rate`` the number of training images per second, and ``seconds`` the
+    time of the epoch with evaluation and saving.
     """
     name, best, left = recipe.evaluation.metric, record.best, epochs - int(row["epoch"])
     line = f"epoch {row['epoch']:.0f}/{epochs}  loss {row['loss']:.4f}"

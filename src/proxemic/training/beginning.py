@@ -22,7 +22,7 @@ from proxemic.runs.embed import embed_images, evaluation_mode, pick_device
 from proxemic.training.recipe import Recipe
 
 MOST_IMAGES = 16_384
-"""The most training images whose features are looked at."""
+"""Largest number of training images whose features are computed."""
 
 
 class PooledFeatures(nn.Module):
@@ -64,8 +64,8 @@ def check_start(recipe: Recipe, loss: nn.Module) -> None:
 def start_head(model: EmbeddingModel, loss: nn.Module, images: ImageSet, recipe: Recipe) -> None:
     """Set the head and the proxies of a new run from the training images, if the recipe says so.
 
-    At most `MOST_IMAGES` are used, drawn by the seed. A head that came with ``model.weights`` is not changed. Each
-    process computes everything, but all train with the result of the first.
+    At most `MOST_IMAGES` are used, drawn by the seed. A head loaded from ``model.weights`` is not changed. Each process
+    computes everything, but all train with the result of the first process.
     """
     components = recipe.model.head_init in PRINCIPAL and not model.has_loaded_head
     start = recipe.training.start_proxies
@@ -133,10 +133,10 @@ def embed_training_images(model: nn.Module, images: ImageSet, recipe: Recipe) ->
 
 
 def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits: Splits) -> str:
-    """Load the weights that another run has chosen into a network and a loss; return a sentence that says which ones.
+    """Load the selected weights of another run into a network and a loss; return a sentence that says which ones.
 
     The whole loss is loaded if both runs have the same images. Otherwise only the proxies of classes with the same
-    names are. Nothing is loaded into a loss of another kind or shape.
+    names are loaded. Nothing is loaded into a loss of another kind or shape.
     """
     run.check_run()
     if run.keeps_features:
@@ -146,9 +146,9 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
         )
     if not run.loss.exists():
         raise UserError(
-            f"{run.path} has no chosen weights yet: let it finish an epoch first (proxemic train --resume)."
+            f"{run.path} has no selected weights yet: let it finish an epoch first (proxemic train --resume)."
         )
-    learned, state = (
+    weights, state = (
         {name: value for name, value in values.items() if name not in MARGINS}  # a loss takes these from its recipe
         for values in (run.read_loss(), loss.state_dict())
     )
@@ -168,10 +168,10 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
             f"it the same model, or take what fits by --model.weights {run.model}."
         ) from error
     begin = f"Starting from {run.path}: its network"
-    if same and _shapes(learned) == _shapes(state):
-        loss.load_state_dict(loss.state_dict() | learned)
+    if same and _shapes(weights) == _shapes(state):
+        loss.load_state_dict(loss.state_dict() | weights)
         return f"{begin} and its loss, as the images are the same."
-    kept = _keep_proxies(loss, splits.train.class_names, learned, names)
+    kept = _keep_proxies(loss, splits.train.class_names, weights, names)
     if kept is None:
         return f"{begin}; the loss is new, as that of the run has another kind or shape."
     count = splits.train.num_classes
@@ -180,7 +180,7 @@ def start_from(run: RunDirectory, model: EmbeddingModel, loss: nn.Module, splits
 
 @torch.no_grad()
 def _keep_proxies(
-    loss: nn.Module, classes: Sequence[str], learned: dict[str, Tensor], names: Sequence[str]
+    loss: nn.Module, classes: Sequence[str], weights: dict[str, Tensor], names: Sequence[str]
 ) -> int | None:
     """Copy the proxies of the classes with the same names and return how many; None if the losses differ in kind.
 
@@ -188,7 +188,7 @@ def _keep_proxies(
     graph network.
     """
     parameters = dict(loss.named_parameters(recurse=False))
-    values = {name: value for name, value in learned.items() if name in parameters}
+    values = {name: value for name, value in weights.items() if name in parameters}
     if not parameters or _shapes(values) != {n: [len(names), *v.shape[1:]] for n, v in parameters.items()}:
         return None
     place = {name: row for row, name in enumerate(names)}
@@ -204,7 +204,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
 
 
 def trained_before(recipe: Recipe) -> frozenset[str]:
-    """Return the names of the classes that the recipe's initial weights were trained on, as far as they are known."""
+    """Return the names of the classes that the recipe's initial weights were trained on, as far as known."""
     weights = recipe.model.weights
     earlier = [recipe.training.start_from, None if weights is None else Path(weights).expanduser().parent]
     known = [RunDirectory(path).read_classes() for path in earlier if path is not None]
@@ -212,7 +212,7 @@ def trained_before(recipe: Recipe) -> frozenset[str]:
 
 
 def load_loss(run: RunDirectory, loss: nn.Module) -> None:
-    """Load what the loss had learnt in the chosen epoch of a run."""
+    """Load the weights of the loss at the selected epoch of a run."""
     try:
         loss.load_state_dict(run.read_loss())
     except RuntimeError as error:

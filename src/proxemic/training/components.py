@@ -116,12 +116,12 @@ def fit_to_data(config: ModelConfig, images: ImageSet) -> ModelConfig:
         check_backbone(config.backbone_name)
     if not config.takes_vectors:
         raise UserError(
-            f"The data are vectors of {dim:,} numbers, but model.backbone is {config.backbone_name}, which takes "
+            f"The data are vectors of {dim:,} dimensions, but model.backbone is {config.backbone_name}, which takes "
             "images: set it to none."
         )
     if config.input_size not in (None, dim):
         raise UserError(
-            f"model.input_size is {config.input_size:,}, but the data are vectors of {dim:,} numbers: leave it null."
+            f"model.input_size is {config.input_size:,}, but the data are vectors of {dim:,} dimensions: leave it null."
         )
     return replace(config, input_size=dim, input_model=config.input_model or images.pixels.made_by)
 
@@ -152,12 +152,12 @@ def _check_takes_images(recipe: Recipe, model: EmbeddingModel, run: RunDirectory
 
 
 def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
-    """Return the images on which the epoch is chosen; None if the last epoch is taken."""
+    """Return the images for model selection; None if the last epoch is kept."""
     select_on = recipe.evaluation.select_on
     if select_on == "validation" and splits.validation is None:
         raise UserError(
-            "There are no validation classes (data.validation_fraction is 0), but they choose the epoch: set it "
-            "above 0, or take the last epoch with --evaluation.select_on last."
+            "There are no validation classes to select the epoch on (data.validation_fraction is 0): set it above 0, "
+            "or keep the last epoch with --evaluation.select_on last."
         )
     if select_on == "test" and splits.validation is not None:
         raise UserError(
@@ -166,7 +166,7 @@ def held_out_images(recipe: Recipe, splits: Splits) -> ImageSet | None:
         )
     if select_on == "test" and splits.test is None:
         raise UserError(
-            "There are no test classes to choose the epoch on: take "
+            "There are no test classes to select the epoch on: take "
             "--evaluation.select_on last, or validation with data.validation_fraction above 0."
         )
     return {"validation": splits.validation, "test": splits.test, "last": None}[select_on]

@@ -92,11 +92,11 @@ class GammaAnnealing:
 
 @dataclass(frozen=True)
 class Averaging:
-    """An average of the network's weights, which may be chosen instead of the weights themselves.
+    """An average of the network's weights, which may be selected instead of the weights themselves.
 
-    Both are evaluated after each epoch, and the better one is considered when the epoch is chosen; if no epoch is
-    chosen, the average is kept. The statistics of batch norm are averaged like the weights. The loss and its proxies
-    are not averaged: the run keeps them as of the chosen epoch.
+    Both are evaluated after each epoch, and the better one enters model selection; without model selection, the average
+    is kept. The statistics of batch norm are averaged like the weights. The loss and its proxies are not averaged: the
+    run keeps those of the selected epoch.
 
     Args:
         decay: Decay of an exponential average over steps, in (0, 1), such as 0.999, which covers about 1/(1 − decay)
@@ -117,7 +117,7 @@ class Averaging:
         check_fields(self, "training.average", decay="(0, 1)", begins="[1, inf)")
 
     def share(self, averaged: int) -> float:
-        """Return the share of the newest weights in the average, if it already contains ``averaged`` others.
+        """Return the fraction of the newest weights in an average that already contains ``averaged`` others.
 
         >>> Averaging(decay=None).share(3), Averaging(decay=0.75).share(3)
         (0.25, 0.25)
@@ -168,12 +168,12 @@ class TrainingConfig:
         until_plateau: Ends a phase early once evaluation.metric on the validation classes no longer improves; epochs is
             then the maximum. Null trains all epochs.
         warmup_epochs: Number of first epochs in which only head and proxies are trained, and not the backbone.
-        start_from: A run with whose chosen weights this one begins: the network's and the loss's. If the images are
-            others, only the proxies of classes with the same names are taken from the loss.
+        start_from: A run whose selected weights, of the network and of the loss, initialise this run. If the two runs
+            have different images, only the proxies of classes with the same names are taken from the loss.
         start_proxies: The initial proxies: `drawn` by the loss's ``init``; `class_means`, the mean embedding of each
             class by the initial network, for pretrained networks and one proxy per class; or `k_means`, the centres of
             K clusters of the embeddings of each class. At most 16,384 training images are used, drawn by the seed;
-            classes without any keep the drawn proxies. Not with ``start_from``.
+            classes without any of these images keep the drawn proxies. Not with ``start_from``.
         spread_after: With `k_means`, the proxies of a class move alike for this many epochs and are then spread over
             the clusters of its embeddings by the network at that time; 0 spreads them before the first step.
         anneal_gamma: How the γ of the pooling over proxies changes in the first epochs to the γ of the loss; null for
@@ -189,12 +189,12 @@ class TrainingConfig:
         accelerator: cpu, cuda, mps, or auto for the best one there is.
         threads: CPU threads of torch in each process; the last digits of results depend on it. Null lets torch choose
             (``OMP_NUM_THREADS`` or the number of processors) in ``proxemic train``, and takes 1 in the runs of a
-            comparison, a search or a reality check.
+            comparison, of tuning or of a reality check.
         sync_batch_norm: Whether batch norm takes the statistics of the whole batch if several processes train on GPUs.
-            On CPUs each process takes those of its own part, and the first process's are kept.
-        average: An average of the network's weights, which may be chosen instead of the weights after an epoch; null
+            On CPUs each process takes the statistics of its own part, and the first process's are kept.
+        average: An average of the network's weights, which may be selected instead of the weights after an epoch; null
             for none.
-        label_noise: Share, in [0, 1), of training images that get a wrong label, drawn uniformly by the recipe's
+        label_noise: Fraction, in [0, 1), of training images that get a wrong label, drawn uniformly by the recipe's
             ``seed``, to measure the effect of wrong labels. Validation and test labels stay correct.
         callbacks: Classes derived from `proxemic.training.Callback`; the values of such as
             `proxemic.training.DistanceToProxy` are added to the history.
@@ -240,6 +240,6 @@ class TrainingConfig:
         )
         require(
             self.average is None or self.average.begins <= self.epochs,
-            f"training.average.begins is {self.average and self.average.begins}, but must be one of the epochs, of "
-            f"which there are {self.epochs}.",
+            f"training.average.begins is {self.average and self.average.begins}, but must be "
+            f"one of the {self.epochs} epochs.",
         )

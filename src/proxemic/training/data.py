@@ -46,8 +46,8 @@ class TrainingData:
         # All processes must run the network equally often.
         if size // world < batches.micro_batches:
             raise UserError(
-                f"batches.micro_batches is {batches.micro_batches}, but of a batch of {size} images a process has "
-                f"{size // world}: lower it, or raise batches.size."
+                f"batches.micro_batches is {batches.micro_batches}, but each process has only {size // world} "
+                f"of the {size} images of a batch: lower it, or raise batches.size."
             )
         self.batches = SeededBatches(order, seed=seed, rank=rank, world=world)
         self.even = size % world == 0 and batches.sampler is None

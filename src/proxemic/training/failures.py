@@ -58,8 +58,8 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         isinstance(error, RuntimeError) and "DataLoader worker" in message
     ):  # the first two if it was killed while it passed images on
         return (
-            "A process that loads images was killed, for want of memory perhaps (in a container, of /dev/shm: docker "
-            f"run --shm-size 2g): lower batches.workers in {run.recipe}"
+            "A process that loads images was killed, perhaps for lack of memory (in a container, lack of /dev/shm: "
+            f"docker run --shm-size 2g): lower batches.workers in {run.recipe}"
         )
     if "more than 1 value per channel when training" in message:
         parts = recipe.batches.micro_batches
@@ -70,7 +70,7 @@ def explanation(error: Exception, recipe: Recipe, run: RunDirectory) -> str | No
         )
     if isinstance(error, RuntimeError | ValueError) and any(words in message for words in _OTHER_WEIGHTS):
         return (
-            f"{run.checkpoint} does not fit the recipe beside it ({message[:200]}): put back the checkpoint, or the "
+            f"{run.checkpoint} does not fit the recipe next to it ({message[:200]}): put back the checkpoint, or the "
             "recipe, of this run, or begin anew with another --out"
         )
     if place := _own_code(error):
@@ -84,7 +84,7 @@ def _no_memory(message: str, recipe: Recipe, run: RunDirectory) -> str:
     reason = f" ({message[:200].rstrip('.')})" if message else ""
     return (
         f"The memory is not enough{reason}: raise batches.micro_batches, which is {batches.micro_batches} (the same "
-        f"loss, in the memory of a part of the batch), or lower batches.size, which is {batches.size}, or "
+        f"loss, with the memory of one micro-batch), or lower batches.size, which is {batches.size}, or "
         f"evaluation.batch_size, which is {recipe.evaluation.batch_size}{where}"
     )
 

@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, which training reads instead of images that would give the same in every epoch."""
+"""Features of a frozen backbone: training reads them instead of the images, as they are the same in every epoch."""
 
 import hashlib
 import inspect

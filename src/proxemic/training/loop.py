@@ -1,8 +1,8 @@
 """The training loop of a run, to be read from top to bottom.
 
-`Training.fit` trains epochs of batches. Before an epoch may come the next phase; after it come the evaluation of
-held-out classes, a row of the history, the choice of the epoch, and the checkpoint. All of it is a function of the
-recipe, its seed, the epoch and the step, so a run that is killed and resumed ends with the same bytes.
+`Training.fit` trains epochs of batches. The next phase may begin before an epoch. After each epoch come the evaluation
+of held-out classes, a row of the history, model selection, and the checkpoint. All of this is a function of the recipe,
+its seed, the epoch and the step, so a run that is killed and resumed ends with the same bytes.
 """
 
 import json
@@ -77,7 +77,7 @@ class Training(TrainingState):
         self.saved_at = time.monotonic()
 
     def fit(self) -> None:
-        """Train all epochs, and record the history and the chosen epoch."""
+        """Train all epochs, and record the history and the selected epoch."""
         try:
             with self.signals.heeded(), warnings.catch_warnings():
                 # In half precision, a step whose gradients overflow is skipped.
@@ -178,7 +178,7 @@ class Training(TrainingState):
             self.write_history()
 
     def keep_start(self) -> None:
-        """Keep the network before the first step, and evaluate it with and without its new head, for the choice."""
+        """Keep the network before training, and evaluate it with and without its new head, for model selection."""
         recipe, evaluation, record = self.recipe, self.recipe.evaluation, self.record
         if self.processes.is_first and (evaluation.start or evaluation.untrained):
             save_model(self.run.start, self.model, recipe.preprocessing)
@@ -240,7 +240,7 @@ class Training(TrainingState):
         with self.autocast:
             embeddings = self.network(images)
             if self.processes.world > 1 and self.shards is None:
-                self.seed_step()  # each process computes the whole loss, and must draw the same numbers in it
+                self.seed_step()  # each process computes the whole loss, and must draw the same random numbers in it
             loss = self.loss(embeddings, labels)
         # On a GPU, a check in each step would wait for it; there the weights are checked once per epoch.
         if not loss.is_cuda and not loss.isfinite():
@@ -287,7 +287,7 @@ class Training(TrainingState):
             self.signals.leave(f"in epoch {self.epoch + 1}, after step {self.step}")
 
     def end_epoch(self) -> None:
-        """Evaluate, add a row to the history, choose the epoch if it is the best, and save."""
+        """Evaluate, add a row to the history, select the epoch if it is the best, and save."""
         self.bar.end_epoch()
         if self.processes.group is not None:
             # On CPUs, batch norm has different statistics on each process; those of the first are evaluated.
@@ -462,7 +462,7 @@ class Training(TrainingState):
         self.plan_decay()
 
     def write_chosen(self) -> None:
-        """Write the network of the last checkpoint if it is the chosen one."""
+        """Write the network of the last checkpoint if its epoch is the selected one."""
         if self.record.best is not None and self.record.best["step"] == self.record.step:
             is_average = self.average is not None and self.record.kept == "average"
             model = self.average.network if self.average is not None and is_average else self.model

@@ -28,7 +28,7 @@ def draw_curves(
     chosen: float | None = None,
     start: float | None = None,
 ) -> None:
-    """Plot training loss and validation metric over epochs, with the chosen epoch and the second phase marked.
+    """Plot training loss and validation metric over epochs, with the selected epoch and the second phase marked.
 
     ``start`` is the best value of the metric before training.
     """
@@ -47,10 +47,10 @@ def draw_curves(
     for name in dict.fromkeys(plotted):
         right.plot(epochs, [row[name] for row in history], marker=".", label=name)
     if metric in plotted and start is not None:
-        name = f"{'' if chosen else 'chosen: '}before training"
+        name = f"{'' if chosen else 'selected: '}before training"
         right.axhline(start, color="grey", linewidth=1, linestyle="--", label=f"{name}, {metric}")
     if metric in plotted and chosen:
-        right.axvline(chosen, color="grey", linewidth=1, linestyle=":", label=f"chosen: epoch {chosen:.0f}")
+        right.axvline(chosen, color="grey", linewidth=1, linestyle=":", label=f"selected: epoch {chosen:.0f}")
     if history[-1].get("phase") == 2:
         begins = next(row["epoch"] for row in history if row["phase"] == 2)
         for axes in (left, right):
@@ -58,7 +58,7 @@ def draw_curves(
     if plotted:
         right.legend()
     else:
-        right.text(0.5, 0.5, "no validation: the last epoch is taken", ha="center", transform=right.transAxes)
+        right.text(0.5, 0.5, "no validation: the last epoch is kept", ha="center", transform=right.transAxes)
     right.set(xlabel="epoch", ylabel="on held-out images", title="Validation")
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -89,7 +89,7 @@ def draw_gallery(
     columns = found.shape[1]
     if columns < 1:
         return  # a gallery of one image, which may be the query itself
-    # Pasted into one image, since axes for every picture would take matplotlib seconds.
+    # Pasted into one image, since axes for every image would take matplotlib seconds.
     sheet = Image.new("RGB", (_TILE_WIDTH * (columns + 1), _TILE_HEIGHT * len(queries) + _HEADER), "white")
     draw = ImageDraw.Draw(sheet)
     fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")
@@ -113,6 +113,6 @@ def draw_gallery(
 
 def _square(images: ImageSet, index: int) -> Image.Image:
     """Resize an image to fit into the middle of a white square."""
-    picture = cut_thin(images.pictures.load(index, 2 * _SIDE, "auto")).convert("RGB")
-    method = Image.Resampling.BICUBIC if max(picture.size) > _SIDE else Image.Resampling.NEAREST
-    return ImageOps.pad(picture, (_SIDE, _SIDE), method, color="white")
+    image = cut_thin(images.pictures.load(index, 2 * _SIDE, "auto")).convert("RGB")
+    method = Image.Resampling.BICUBIC if max(image.size) > _SIDE else Image.Resampling.NEAREST
+    return ImageOps.pad(image, (_SIDE, _SIDE), method, color="white")

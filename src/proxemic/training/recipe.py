@@ -40,8 +40,8 @@ class Recipe:
         proxies: Whether each of several processes holds all proxies (replicated) or only those of its classes
             (sharded), with their optimiser state.
         seed: Seed of initial weights, order of images and augmentation.
-        published: The rows of the papers' tables that this recipe reproduces; ``--against paper`` shows them beside its
-            results. Null for none. A recipe that extends another does not inherit them.
+        published: The rows of the papers' tables that this recipe reproduces; ``--against paper`` compares them with
+            its results. Null for none. A recipe that extends another does not inherit them.
 
     Raises:
         ValueError: If parts of the recipe contradict each other, such as a second phase that takes all epochs.

@@ -1,4 +1,4 @@
-"""The state of a run: its history, its chosen epoch, the files of the chosen network, and the time spent."""
+"""The state of a run: its history, its selected epoch, the files of the selected network, and the time spent."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -57,17 +57,17 @@ def seconds_sentence(seconds: Mapping[str, float]) -> str:
 
 @dataclass
 class Record:
-    """The history and the chosen epoch of a run, which are in its checkpoint.
+    """The history and the selected epoch of a run, which are in its checkpoint.
 
     Args:
         rows: One mapping of names to values per epoch.
-        best: The row of the chosen epoch, or None before any is chosen; ``epoch`` 0 is the network before the first
+        best: The row of the selected epoch, or None before any is selected; ``epoch`` 0 is the network before the first
             step.
         kept: Which weights are kept: those after the ``epoch``, their ``average``, the ``start`` without a head, or the
             ``untrained`` network with its head.
         starts: The metrics of the networks before training.
         step: The step of the last checkpoint.
-        ended: The phases that have ended, if phases end at a plateau; it is derived from the rows.
+        ended: The phases that have ended, if phases end at a plateau; derived from the rows.
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Session:
         bars: Whether to show progress bars.
         on_epoch: Receives each new row of the history.
         times: Seconds spent so far, by activity.
-        record: The history and the chosen epoch so far.
+        record: The history and the selected epoch so far.
         begun: Whether there is a run directory that can be resumed.
         raised: The error that ``on_epoch`` raised.
     """
@@ -112,7 +112,7 @@ class Session:
 
 
 def write_chosen(session: Session, model: EmbeddingModel, loss: nn.Module, shards: ProxyShards | None) -> None:
-    """Write the chosen network and its loss, but no loss for the pretrained network without a head."""
+    """Write the selected network and its loss, but no loss for the pretrained network without a head."""
     run, is_bare = session.run, session.record.kept == "start"
     save_model(run.path, without_head(model) if is_bare else model, session.recipe.preprocessing)
     if is_bare:  # the proxies have another size, and are untrained

@@ -20,7 +20,7 @@ from proxemic.training.plots import draw_curves, draw_gallery
 from proxemic.training.record import Session
 
 Embedded = Mapping[str, Float[Tensor, "images width"]]
-"""Embeddings of the test images: by the network that is kept (``test``), and those before training."""
+"""Embeddings of the test images by the kept network (``test``) and by the networks before training."""
 
 
 def write_results(session: Session, splits: Splits, *, test: bool) -> tuple[dict[str, Any], Embedded]:
@@ -50,7 +50,7 @@ def write_results(session: Session, splits: Splits, *, test: bool) -> tuple[dict
         result |= {"measured": measured, "measured_before": measured_before}
     if record.ended:
         result["phases"] = [asdict(item) for item in record.ended]
-    with session.times.of("pictures"):
+    with session.times.of("plots"):
         start = max((values[metric] for values in record.starts.values()), default=None)
         draw_curves(run.read_history(), metric, run.path / "curves.png", chosen=best["epoch"], start=start)
     # Seconds of the process that finished the run; in a file of their own, as the metrics do not depend on them.
@@ -62,7 +62,7 @@ def write_results(session: Session, splits: Splits, *, test: bool) -> tuple[dict
         report(advised)
     report(f"Wrote {run.path}")
     if splits.test is None and test:
-        report(f"There are no test classes: evaluate it {recipe.data.how_to_evaluate.format(run=run.path)}")
+        report(f"There are no test classes: evaluate the run {recipe.data.how_to_evaluate.format(run=run.path)}")
     return result, embedded
 
 
@@ -85,7 +85,7 @@ def _test(session: Session, images: ImageSet, splits: Splits) -> tuple[dict[str,
         embeddings = embed_by_recipe(recipe, SideBySide(networks), images, "test").split([*widths.values()], dim=1)
         parts = {name: part.contiguous() for name, part in zip(widths, embeddings, strict=True) if asked[name]}
         evaluations = {name: evaluate_embeddings(part, images, recipe.evaluation) for name, part in parts.items()}
-    with session.times.of("pictures"):
+    with session.times.of("plots"):
         draw_gallery(parts["test"], images, run.path / "gallery.png", distance=recipe.evaluation.distance)
     result: dict[str, Any] = {name: dict(values) for name, values in evaluations.items()}
     test = evaluations["test"]

@@ -65,7 +65,7 @@ def train(
     processes: Processes | None = None,
     began: float | None = None,
 ) -> TrainingResult:
-    """Train, choose the epoch on held-out classes, evaluate on the test classes, and write everything to ``out``.
+    """Train, select the epoch on held-out classes, evaluate on the test classes, and write everything to ``out``.
 
     Args:
         recipe: A recipe, its name or file, or a result of `read_recipe`. Its full text is stored in the run directory.
@@ -77,7 +77,7 @@ def train(
         threads: CPU threads of torch if ``training.threads`` of the recipe is None.
         report: Called with lines for the user; None logs them as ``proxemic``.
         progress: Whether to show progress bars on standard error if that is a terminal.
-        test: Whether to evaluate on the test classes; a search for hyper-parameters must not.
+        test: Whether to evaluate on the test classes; tuning must not.
         on_epoch: Called with each new row of the history; an error raised in it ends the training, which can be
             resumed.
         processes: The processes that train together, each of which must call this; None joins those started by

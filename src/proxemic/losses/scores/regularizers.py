@@ -44,7 +44,7 @@ class Regularizer(Described, ABC):
     separable: ClassVar[bool] = False
     """Whether the term is a mean over classes.
 
-    If so, `value` of some rows is their share of the term, and each chunk of classes contributes its share. Otherwise
+    If so, `value` of some classes is their part of the term, and each chunk of classes contributes its part. Otherwise
     `value` is the whole term, equal on all processes.
     """
 
@@ -68,7 +68,7 @@ class Regularizer(Described, ABC):
 
         Args:
             proxies: All proxies, or those of the sampled classes, of a shard or of a chunk.
-            sampling: How many of all classes these rows stand for.
+            sampling: How many of all classes these proxies stand for.
             state: What `make_state` returned, to be filled for `add_gradient`.
         """
 

@@ -1,4 +1,4 @@
-"""Sampling of classes: a step uses all of them, or those of the batch and a random share of the others."""
+"""Sampling of classes: a step uses all classes, or those of the batch and a random fraction of the others."""
 
 import math
 from dataclasses import dataclass, replace
@@ -63,7 +63,7 @@ class SampledClasses:
     def of(
         cls, labels: Int[Tensor, " batch"], rows: int, rate: float, sharding: ClassSharding | None, dtype: torch.dtype
     ) -> "SampledClasses":
-        """Sample the classes for a (joined) batch: its own classes and a share ``rate`` of the others.
+        """Sample the classes for a (global) batch: its own classes and a fraction ``rate`` of the others.
 
         ``rows`` is the number of classes that this process holds; the weights have the type ``dtype``.
         """
@@ -109,7 +109,7 @@ class SampledClasses:
 
 
 def num_sampled(classes: int, batch: int, rate: float) -> int:
-    """Count the classes of a step: at most one per sample, and the share ``rate`` of the others.
+    """Count the classes of a step: at most one per sample, and the fraction ``rate`` of the others.
 
     The count depends only on sizes, so that no step waits for the GPU.
 
@@ -136,7 +136,7 @@ def choose_classes(labels: Int[Tensor, " batch"], classes: int, rate: float) -> 
 
 
 def _placed(labels: Tensor, index: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Find each label's place among the sampled rows (−1 for none) and the number of classes each row stands for."""
+    """Find each label's index among the sampled rows (−1 for none) and the number of classes each row stands for."""
     inside = (labels >= 0) & (labels < classes)
     place = torch.searchsorted(index, labels).clamp_(max=len(index) - 1)
     present = torch.zeros_like(index, dtype=torch.bool).index_put_((place,), inside, accumulate=True)

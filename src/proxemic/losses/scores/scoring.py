@@ -44,7 +44,7 @@ class Scoring:
         similarity: Similarity of an embedding and a proxy.
         pooling: Turns the similarities to K proxies into one class score; unused when K = 1.
         transform: ``g``, an elementwise differentiable function of the negatives' class scores ``[classes, batch]``. It
-            may hold one number per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
+            may hold one entry per sample, ``[batch]``, which gets no gradient. ``None`` is the identity.
 
     Raises:
         ValueError: If the scale is not positive, or the pooling is not a `Pooling`.

@@ -91,7 +91,7 @@ class Similarity(Protocol):
         ...
 
     def pairs(self, queries: Queries, proxies: TargetProxies) -> Float[Tensor, "batch proxies"]:
-        """Compute the similarity of each query to the proxies in its row, by ordinary autograd."""
+        """Compute the similarity of each query to its own set of proxies, by ordinary autograd."""
         ...
 
     def measure(

@@ -65,7 +65,7 @@ def streamed_scores(
     The reduced negatives are ``[batch]``, or a scalar for class-wise losses.
 
     Args:
-        embeddings: One per row, float32 or float64.
+        embeddings: The batch, float32 or float64.
         proxies: K per class, with the same dtype.
         labels: Target classes; the positive score is 0 if a label is outside [0, classes).
         scoring: Definition of the scores and sums.
@@ -286,7 +286,7 @@ class _Walk:
             grads[1].index_add_(0, labels, grad_w)
 
     def _measure(self, part: slice, chunk: _Chunk, total: Tensor) -> None:
-        """Write the norms of a chunk's proxies, and add its share of the regularisers to their total."""
+        """Write the norms of a chunk's proxies, and add its part of the regularisers to their total."""
         gram = None
         if chunk.rows.shape[1] > 1 and any(isinstance(term, CenterRegularizer) for term in self.terms):
             gram = torch.bmm(chunk.rows, chunk.rows.mT)

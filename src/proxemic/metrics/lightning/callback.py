@@ -24,9 +24,9 @@ class RetrievalCallback(Callback):
     ``EarlyStopping(monitor="validation/map@r", mode="max")`` or ``ModelCheckpoint`` (with
     ``save_on_train_epoch_end=True`` if the module has validation batches of its own).
 
-    The module is evaluated in evaluation mode and in ``evaluation.precision``, also if it is trained in another one. If
-    no query has a match, the values are NaN, with a warning. Several processes share the batches of an `ImageSet`; any
-    other data each of them embeds as a whole. All get the same values as a single process.
+    The module is evaluated in evaluation mode and in ``evaluation.precision``, also if it is trained in another
+    precision. If no query has a match, the values are NaN, with a warning. Several processes share the batches of an
+    `ImageSet`; each of them embeds any other data as a whole. All processes get the same values as a single process.
 
     Args:
         images: Labelled images of classes that are not trained on: an `ImageSet`, or any data set or `DataLoader`
@@ -38,7 +38,7 @@ class RetrievalCallback(Callback):
         prefix: Prefix of the names of logged values.
 
     Attributes:
-        latest: The last metrics, with the number of queries evaluated and left out; None before that.
+        latest: The last metrics, with the number of queries evaluated and left out; None before the first evaluation.
 
     Raises:
         ValueError: If ``every_n_epochs`` is below 1, an `ImageSet` comes without ``preprocessing``, or other data have

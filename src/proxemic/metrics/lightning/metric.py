@@ -24,8 +24,8 @@ class RetrievalMetric(Metric):
     """Computes `retrieval_metrics` of embeddings that come in batches, on any number of processes.
 
     Every process adds its own samples by ``update``; ``compute`` gathers them and returns on each process exactly the
-    value that a single process with all samples would return. Processes may hold different numbers of samples, or
-    none. Samplers such as `torch.utils.data.DistributedSampler`, which Lightning uses for validation, repeat some
+    value that a single process with all samples would return. Processes may hold different numbers of samples, or none
+    at all. Samplers such as `torch.utils.data.DistributedSampler`, which Lightning uses for validation, repeat some
     samples to give each process equally many: pass ``indexes``, by which repeats are dropped.
 
     Calling the metric is the same as calling ``update``; no batch is evaluated alone.
@@ -100,13 +100,13 @@ class RetrievalMetric(Metric):
         """Add a batch; embeddings are kept as float32.
 
         Args:
-            embeddings: One row per sample.
+            embeddings: One embedding per sample.
             labels: One integer per sample.
             indexes: The index of each sample in its data set, from 0; None if no sample comes twice.
             is_query: Whether a sample is a query; None if all are.
             is_gallery: Whether a sample is in the gallery; None if all are.
             sequences: The number of each sample's sequence, the same on all processes, or below 0 for none: a query is
-                not compared with gallery rows of its own sequence. None if there are no sequences.
+                not compared with gallery items of its own sequence. None if there are no sequences.
 
         Raises:
             ValueError: If the parts do not fit together or to earlier batches.
@@ -174,7 +174,7 @@ class RetrievalMetric(Metric):
         return self
 
 
-def _first_of_each(indexes: Int64[Tensor, " rows"], labels: Int64[Tensor, " rows"]) -> Int64[Tensor, " kept"]:
+def _first_of_each(indexes: Int64[Tensor, " samples"], labels: Int64[Tensor, " samples"]) -> Int64[Tensor, " kept"]:
     if bool((indexes < 0).any()):
         raise ValueError("indexes were given with some batches but not with all; give them always or never")
     order = indexes.argsort(stable=True)

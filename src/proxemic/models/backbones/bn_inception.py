@@ -54,7 +54,7 @@ class BNInception(nn.Module):
         in_channels: Channels of the images, at least 1.
 
     Raises:
-        ValueError: In `forward`, if a map cannot be halved (use image sizes that are multiples of 32).
+        ValueError: In `forward`, if the sides of the images are not multiples of 32, so that a map cannot be halved.
 
     >>> net = BNInception()
     >>> net.num_features, net(torch.zeros(2, 3, 64, 64)).shape

@@ -13,7 +13,7 @@ from proxemic.extras import optional_dependency
 from proxemic.models.description import TOKENIZER
 
 TOKENIZER_SETTINGS = "tokenizer_config.json"
-TOKENS = ("special_tokens_map.json", "added_tokens.json")  # beside the settings in older folders
+TOKENS = ("special_tokens_map.json", "added_tokens.json")  # next to the settings in older folders
 _PUNCTUATION = r"[!-/:-@\[-`{-~]"
 
 

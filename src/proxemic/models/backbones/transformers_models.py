@@ -35,8 +35,8 @@ class TransformersBackbone(nn.Module):
 
     The output of a transformer is `[B, num_features, tokens, 1]`, without class and register tokens. With ``pooler``,
     it is `[B, num_features, 1, 1]`: the network's `pooler_output`, or the class token, or the mean of the other tokens.
-    A network for texts and images (CLIP, SigLIP) then returns the features that both share, and ``tokenizer`` is the
-    content of its `tokenizer.json`, if there is one.
+    A network for texts and images (CLIP, SigLIP) then returns its features in the space that texts and images share,
+    and ``tokenizer`` is the content of its `tokenizer.json`, if there is one.
 
     Parameters that do not affect the output, such as the token for masked patches, are not trained.
     """
@@ -222,7 +222,7 @@ def _try(backbone: TransformersBackbone, channels: int, sides: Sequence[int], na
 
 
 def _load(name: str, kind: Any, folder: Path, needed: int, options: dict[str, Any]) -> Any:
-    """Load a network with the weights of a folder; the configuration requires `needed` numbers."""
+    """Load a network with the weights of a folder; the configuration requires `needed` weights."""
     from transformers.utils import logging
 
     files = [*folder.glob("*.safetensors")]

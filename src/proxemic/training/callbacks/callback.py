@@ -28,12 +28,12 @@ class Callback:
         """Before the first step of this process, also of a run that is resumed."""
 
     def on_epoch_start(self, training: "TrainingState") -> None:
-        """Before the first step of an epoch, but not where a run is resumed within it."""
+        """Before the first step of an epoch, but not if a run is resumed within the epoch."""
 
     def on_backward_end(self, training: "TrainingState") -> None:
         """After the gradients are computed, before they are clipped and the optimiser steps.
 
-        In 16-mixed they are still multiplied by the scale of the loss.
+        In 16-mixed the gradients are still multiplied by the scale of the loss.
         """
 
     def on_step_end(self, training: "TrainingState", loss: Tensor) -> None:

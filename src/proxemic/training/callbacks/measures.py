@@ -45,7 +45,7 @@ class EpochMeasure(Callback, ABC):
 
     @abstractmethod
     def check(self, loss: Loss) -> None:
-        """Raise `UserError` if this cannot be measured for a loss; called with each phase's before training."""
+        """Raise `UserError` if this cannot be measured for a loss; called with each phase's loss before training."""
 
     @abstractmethod
     def measure(self, task: TrainingState, data: TrainingData) -> Mapping[str, float]:
@@ -93,7 +93,7 @@ class ProxyGap(EpochMeasure):
 
 
 class DistanceToProxy(EpochMeasure):
-    """Logs ``avg_dtp``, the average distance of the training images to their proxy (warping paper, equation 9).
+    """Logs ``avg_dtp``, the average distance of the training images to their target proxy (warping paper, equation 9).
 
     The images are not augmented. For losses that compare cosines, embeddings and proxies are scaled to unit length.
     """
@@ -115,10 +115,11 @@ class DistanceToProxy(EpochMeasure):
 
 
 class Snapshots(Callback):
-    """Saves the embeddings of the training images, and the proxies, before the training and after every n-th epoch.
+    """Saves the embeddings of the training images, and the proxies, before training and after every n-th epoch.
 
-    They are written to ``snapshots/epoch-0007.safetensors`` in the run directory, as ``embeddings`` ``[N, D]``,
-    ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of them.
+    A snapshot is a file such as ``snapshots/epoch-0007.safetensors`` in the run directory, with ``embeddings``
+    ``[N, D]``, ``labels`` ``[N]`` and ``proxies`` ``[C, K, D]``; ``proxemic analyze toy`` makes an animation of the
+    snapshots.
 
     Args:
         every_n_epochs: At least 1.

@@ -1,4 +1,4 @@
-"""Sharded proxies in files beside the checkpoints of a run, readable by any number of processes."""
+"""Sharded proxies in files next to the checkpoints of a run, readable by any number of processes."""
 
 import shutil
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PROXIES = "loss.proxies"
 
 @dataclass
 class ProxyShards:
-    """Saves and loads sharded proxies and their optimiser state, in a folder beside each checkpoint.
+    """Saves and loads sharded proxies and their optimiser state, in a folder next to each checkpoint.
 
     The checkpoint names its folder, which is complete before the checkpoint is written; ``latest`` is the last folder.
     """
