@@ -53,4 +53,4 @@ def test_a_trial_of_a_search_has_no_test(action: str, run: Path, tmp_path: Path,
     trial = shutil.copytree(run, tmp_path / "trial")
     environment = json.loads((trial / "environment.json").read_text())
     (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
-    assert_refused(here("analyze", action, trial), ["trial of a search"])
+    assert_refused(here("analyze", action, trial), ["trial of proxemic tune"])

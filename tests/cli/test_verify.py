@@ -241,7 +241,7 @@ def test_the_epoch_may_be_chosen_on_identities(faces: Path, here: Here, tmp_path
     (tmp_path / "faces.yaml").write_text(yaml.safe_dump(recipe))
     result = warm_proxemic("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    assert "Validation, which chose epoch 1" in result.stdout
+    assert "Validation, which selected epoch 1" in result.stdout
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "test" not in found
     assert f"{100 * found['validation']['map@r']:.2f}" in result.stdout

@@ -38,8 +38,8 @@ CASES = {
     "loss: proxemic.losses.MeanProxyNorm": "nn.Module whose forward takes (embeddings, labels), such as",
     "loss: torch.nn.ReLU": "loss is torch.nn.ReLU, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
-    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but is a single one: give a class derived from ProxyLoss",
-    "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is beside class_path: put it into init_args.",
+    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but must be a single one: give a class derived from ProxyLoss",
+    "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is next to class_path: put it into init_args.",
     "loss: {class_path: ArcFaceLoss, init_args: [3]}": "ArcFaceLoss with [3], but must map its arguments to values.",
     "data: {class_path: proxemic.data.Glyphs, dict_kwargs: {train_classes: 3}}": "data.train_classes is no further"
     " keyword of Glyphs: put it into init_args.",
@@ -134,7 +134,7 @@ def test_of_what_a_recipe_extends(tmp_path: Path) -> None:
     for text, sentence in (
         ("[glyphs, 3]", "extends is ['glyphs', 3], but must be the name or the path of a recipe, or a list."),
         ("[]", "extends is [], but must be the name or the path of a recipe, or a list."),
-        ("glyhps", "extends glyhps, but there is no such recipe: give a file beside it"),
+        ("glyhps", "extends glyhps, but there is no such recipe: give a file next to it"),
         ("mine.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
         ("other.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
         (f"../{tmp_path.name}/mine.yaml", "mine.yaml, which extends it in turn"),

@@ -40,5 +40,5 @@ def test_a_pipe_and_a_device_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     device.symlink_to("/dev/zero")
     for path in (pipe, device, tmp_path):
-        with pytest.raises(UserError, match=f"{path} is not a readable YAML file: it is no file"):
+        with pytest.raises(UserError, match=f"{path} is not a readable YAML file: not a file"):
             read_recipe(path)

@@ -98,7 +98,7 @@ def test_a_trial_of_a_search_is_not_looked_at_on_test_classes(runs: list[Path], 
     environment = tmp_path / "trial" / "environment.json"
     environment.write_text(json.dumps(json.loads(environment.read_text()) | {"test": False}))
     assert len(FinishedRun(tmp_path / "trial").splits.train)
-    with pytest.raises(UserError, match="trial of a search"):
+    with pytest.raises(UserError, match="trial of proxemic tune"):
         _ = FinishedRun(tmp_path / "trial").test
 
 

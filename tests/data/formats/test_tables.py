@@ -87,8 +87,8 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("box", "words"),
     [
-        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) leaves the upright image, 40 x 30 pixels, of .*b.png"),
-        ((0, 0, 10, 31), "line 3: its box .* leaves the upright image"),
+        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) exceeds the upright image, 40 x 30 pixels, of .*b.png"),
+        ((0, 0, 10, 31), "line 3: its box .* exceeds the upright image"),
         (
             (5, 0, 5.9, 10),
             "line 3: its box has x_1 5, y_1 0, x_2 5.9, y_2 10, but must have four numbers with 0 <= x_1 < x_2",

@@ -65,7 +65,7 @@ def test_names_of_spaces(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a readable YAML file"):
         load_space(str(tmp_path / "mine.yaml"))
     (tmp_path / "mine.yaml").write_text("- search: {}\n")
-    with pytest.raises(UserError, match="holds no search space: map keys to ranges"):
+    with pytest.raises(UserError, match="is not a search space: map keys to ranges"):
         load_space(str(tmp_path / "mine.yaml"))
     with pytest.raises(UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space"):
         default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})
