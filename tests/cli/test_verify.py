@@ -228,7 +228,7 @@ def test_what_needs_test_classes_says_so(run: Path, here: Here, tmp_path: Path) 
     words = ("--recipe", recipe, "--out", tmp_path / "new", "--evaluation.select_on", "test")
     assert_refused(here("train", *words), ["no test classes to choose the epoch on", "select_on last"])
     # Commands that compare runs start each run like this, in its own process.
-    with pytest.raises(UserError, match=r"have no test classes, .* proxemic verify RUN"):
+    with pytest.raises(UserError, match=r"have no test classes .* proxemic verify RUN"):
         run_job(Job(recipe, (), tmp_path / "job"))
     assert list(tmp_path.iterdir()) == []
 

@@ -184,7 +184,7 @@ def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
         "path": ["a/1.png", "b/ü.png"], "label": ["y", "x"], "is_query": ["0", "1"], "is_gallery": ["1", "0"],
     }  # fmt: skip
     labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.parquet has"):
+    with pytest.raises(ValueError, match=r"l\.csv lacks a/1\.png, which is in .*e\.parquet"):
         read_embeddings(tmp_path / "e.parquet", labels)
 
 
@@ -257,7 +257,7 @@ ONE = ("embedding", [[1.0]])
         ("e.npy", npy(np.ones((3, 3), int)), "int64 of shape"),
         ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
         ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is of 1 dimensions, but those before have 2"),
-        ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is no list"),
+        ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is not a list"),
         ("e.parquet", parquet([[1.0, 2.0], [None, 1.0]]), "row 2: embedding lacks a number"),
         ("e.parquet", parquet(pa.array([], pa.list_(pa.float32()))), r"shape \[0, 0\]"),
         ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),

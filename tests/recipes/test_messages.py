@@ -38,7 +38,7 @@ CASES = {
     "loss: proxemic.losses.MeanProxyNorm": "nn.Module whose forward takes (embeddings, labels), such as",
     "loss: torch.nn.ReLU": "loss is torch.nn.ReLU, which cannot stand there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
-    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but must be a single one: give a class derived from ProxyLoss",
+    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but must be a single one: give a class derived",
     "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is next to class_path: put it into init_args.",
     "loss: {class_path: ArcFaceLoss, init_args: [3]}": "ArcFaceLoss with [3], but must map its arguments to values.",
     "data: {class_path: proxemic.data.Glyphs, dict_kwargs: {train_classes: 3}}": "data.train_classes is no further"

@@ -13,7 +13,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9
 HOSTILE = {
     "aliases of aliases": (BOMB, "more than 100,000 values"),
     "merged aliases": (BOMB.replace("[", "{a: ").replace(", *", ", b: *").replace("]", "}"), "readable YAML"),
-    "an alias of itself": ("loss: &it [*it]", "a part of"),
+    "an alias of itself": ("loss: &it [*it]", "an alias contains itself"),
     "depth": ("loss: " + "[" * 5000, "nested more than 50 deep"),
     "depth of mappings": ("loss: " + "{a: " * 5000, "nested more than 50 deep"),
     "a bomb in a text": ("extends: glyphs-small\nseed: |\n  " + BOMB.replace("\n", "\n  "), "values"),

@@ -124,7 +124,7 @@ def test_a_split_that_is_all_train_is_what_it_says(tmp_path: Path, hold_out: Any
         source = OwnImages(root, test_fraction=0.0, validation_fraction=0.0, hold_out=hold_out)
         assert not source.has_test
         assert sides(source.load()) == [set("abcd"), set(), set()]
-        with pytest.raises(UserError, match=r"no test classes, .* proxemic evaluate RUN --data.root OTHER"):
+        with pytest.raises(UserError, match=r"no test classes .* proxemic evaluate RUN --data.root OTHER"):
             _ = source.load().test_images
         splits = OwnImages(root, test_fraction=0.0, hold_out=hold_out).load()  # validation is held out as ever
         assert splits.validation is not None

@@ -52,9 +52,9 @@ def test_side_by_side(tmp_path: Path) -> None:
         ("recall@8", place): ("–", "87.86"),
     }
     note = (
-        "[1] Differs: image size: ours 256, theirs 224; training classes: ours without the 50% held out for validation. "
-        "Rates, schedule, pooling, sampling and augmentation are not compared. Not stated: batch "
-        "size, chosen on, seeds. Theirs:"
+        "[1] Differs: image size: ours 256, theirs 224; training classes: ours without the 50% held out for validation"
+        ". Rates, schedule, pooling, sampling and augmentation are not compared. Not stated: batch "
+        "size, selected on, seeds. Theirs:"
     )
     assert note in text
     assert "This recipe does not compute recall@4, recall@8." in text
