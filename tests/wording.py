@@ -33,8 +33,21 @@ WORDS = {
     r"siblings?|plays? the unknown|verdict|doubts?": "similar classes; is used as unknown; summary; suspected label",
     r"streams over|steps? the rows": "works in chunks of; updates only the sampled proxies",
 }
+# Of src, the folders whose docstrings, comments and messages are checked, too.
+CLEAN = ("cli", "data", "pages", "recipes", "runs", "studies")
+# Phrases of prose there: the words above, but for those that code has as names.
+NAMES = ("pictures?", "beside", "siblings?|plays? the unknown|verdict|doubts?")
+PHRASES = {
+    **{word: field for word, field in WORDS.items() if word not in NAMES},
+    r"(?:an?|each|no|of|the) pictures?": "image; photo in commands for photos; plot",
+    r"beside (?:an?|its?|ours|the)": "next to, compared with",
+    r"(?:at|behind) (?:an )?address(?:es)?": "URL",
+    r"as a part of|share of": "fraction",
+    r"trials? of a search|search(?:es)? for hyper-parameters|searched (?:dimensions|keys|values)": "study, tune",
+}
 ANY = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b", re.IGNORECASE)
 ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+ANY_PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 # Code, link targets and comments of pages, which keep the names that commands and functions have.
 NOT_PROSE = re.compile(r"^ *(`{3,}).*?^ *\1|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 # Written by scripts of docs/experiments, or quoted from papers.
@@ -53,14 +66,14 @@ def find_idioms(text: str) -> list[str]:
     return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY.finditer(flat)]
 
 
-def find_words(page: str) -> list[str]:
-    """Return each word of our own in the prose of a page, with the words around it.
+def find_words(page: str, words: re.Pattern[str] = ANY_WORD) -> list[str]:
+    """Return each word of our own in the prose of a page or a source file, with the words around it.
 
     >>> find_words("A picture beside `pictures`")
     ['…A picture beside  …', '…A picture beside  …']
     """
     flat = LINE_END.sub(" ", NOT_PROSE.sub(" ", page))
-    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY_WORD.finditer(flat)]
+    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in words.finditer(flat)]
 
 
 def main() -> int:
@@ -78,6 +91,12 @@ def main() -> int:
         for path in pages
         if path.name != "CHANGELOG.md" and not {*path.relative_to(ROOT).parts} & {*REPORTS}
         for word in find_words(path.read_text("utf-8"))
+    ]
+    sources = [path for path in files if path.suffix != ".json" and {*path.relative_to(ROOT).parts[2:3]} & {*CLEAN}]
+    found += [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in sources
+        for phrase in find_words(path.read_text("utf-8"), ANY_PHRASE)
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
