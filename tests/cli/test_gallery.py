@@ -27,7 +27,7 @@ def test_the_life_of_a_gallery(shelf: Path, tmp_path: Path) -> None:
     assert made.stdout == f"{ROWS} added, {ROWS} in shop\n"
     first, unreadable, ignored = made.stderr.splitlines()
     assert first == "Creating shop"
-    assert unreadable.startswith("1 picture cannot be read: photos/class 01/torn.png (")
+    assert unreadable.startswith("1 photo cannot be read: photos/class 01/torn.png (")
     assert ignored == "1 file is ignored, not photos by their names: photos/notes.txt"
 
 

@@ -51,7 +51,7 @@ def test_flags(case: str, tmp_path: Path, here: Here) -> None:
 def test_a_list_is_no_recipe(tmp_path: Path, here: Here) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text("- a\n- list\n")
-    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "no recipe"])
+    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "does not hold a recipe"])
     assert list(tmp_path.iterdir()) == [recipe]
 
 

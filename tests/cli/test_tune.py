@@ -252,7 +252,7 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "resume with more": (["--resume", "out", "--trials", "3"], ["resume takes all settings", "leave out trials"]),
     "resume of nothing": (["--resume", "nowhere"], ["nowhere", "does not hold a study"]),
     "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),
-    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["other files than those of a search"]),
+    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["other files than those of a study"]),
 }
 
 

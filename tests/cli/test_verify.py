@@ -192,7 +192,7 @@ def test_a_pack_that_cannot_be_evaluated(
     ("words", "said"),
     [
         (["--sets", "lfw", "--pairs", "p.csv"], ["--sets names published sets, and --pairs is a table of your own"]),
-        (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
+        (["--sets", "lfw,ijbc"], ["'ijbc' is not a known set", "agedb_30"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),

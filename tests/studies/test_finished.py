@@ -76,9 +76,9 @@ def test_what_a_pattern_finds_beside_runs_is_left_out(runs: list[Path], tmp_path
     log = runs[0].parent / "seed-0.log"
     log.write_text("training\n")
     assert [run.path for run in find_runs([*runs, log, runs[0]])] == runs
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         find_runs([tmp_path / "missing"])
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         find_runs([log])
 
 

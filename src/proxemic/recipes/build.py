@@ -279,7 +279,7 @@ class Builder:
         if thing is None or not slot.takes(thing):
             abstract = "is abstract: it " if inspect.isabstract(thing) else ""
             such = f", such as those of {slot.module}" if slot.module else ""
-            raise self.error(key, f"{key} is {path}, which {abstract}cannot stand there: give {slot}{such}")
+            raise self.error(key, f"{key} is {path}, which {abstract}cannot be used there: give {slot}{such}")
         return thing
 
     def _no_such(self, name: str, slot: Slot, key: str) -> UserError:

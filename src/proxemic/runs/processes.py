@@ -179,9 +179,9 @@ def _join() -> Processes:
         if not is_lost_connection(error):
             raise
         raise UserError(
-            f"Not all of {world} processes came to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
-            f"{_JOINING.seconds // 60} minutes, and stayed: start as many by torchrun or srun, on machines that reach "
-            "each other."
+            f"Not all {world} processes connected to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
+            f"{_JOINING.seconds // 60} minutes, and stayed connected: start {world} processes by torchrun or srun, on "
+            "machines that reach each other."
         ) from error
     return Processes(rank, world, local_rank, reading)
 

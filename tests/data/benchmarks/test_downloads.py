@@ -82,11 +82,7 @@ def test_what_was_broken_off_goes_on_or_starts_over(site: Site, tmp_path: Path) 
 
 
 def test_what_is_not_worth_another_attempt(site: Site, tmp_path: Path) -> None:
-    for url, words in (
-        (f"{site.url}/b.zip", "404"),
-        ("http://127.0.0.1:9/a.zip", "refused"),
-        ("ftp://a/b", "not an http"),
-    ):
+    for url, words in ((f"{site.url}/b.zip", "404"), ("http://127.0.0.1:9/a.zip", "refused"), ("ftp://a/b", "not an")):
         with pytest.raises(ValueError, match=words):
             download(url, tmp_path / "a.zip")
     assert left(tmp_path) == []
