@@ -40,7 +40,7 @@ def test_new_begun_and_other_directories(tmp_path: Path) -> None:
 
 def test_settings_are_those_that_it_was_begun_with(tmp_path: Path) -> None:
     made = directory(tmp_path)
-    with pytest.raises(UserError, match=r"holds no work \(it has no work\.json\): .* proxemic labour made"):
+    with pytest.raises(UserError, match=r"does not hold a work \(it has no work\.json\): .* proxemic labour made"):
         made.read()
     recipe = tmp_path / "base.yaml"
     made.begin(Settings(5, ("--optim.lr", "0.1")), {recipe: "{seed: 1, published: null}"})
