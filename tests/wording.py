@@ -1,4 +1,4 @@
-"""Find idioms that are not plain English, and words that are not the field's; `make lint` calls it."""
+"""Find idioms that are not plain English, and on pages words that are not the field's; `make lint` calls it."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ IDIOMS = {
     r"(?:is|are) of(?! type\b)": "has, have, belongs to, belong to",
     r"(?<!there )are no(?! (?:better|larger|longer|more|nearer|smaller)\b)": "are not",
 }
-# Words of our own, and the field's.
+# Words of our own on pages, and the field's.
 WORDS = {
     r"pictures?": "image; photo in guides for photos; figure",
     r"joined batch": "global batch",
@@ -33,11 +33,22 @@ WORDS = {
     r"siblings?|plays? the unknown|verdict|doubts?": "similar classes; is used as unknown; summary; suspected label",
     r"streams over|steps? the rows": "works in chunks of; updates only the sampled proxies",
 }
-# Packages of src that keep to the words of pages, and names of other packages in them.
-CHECKED = ("analysis", "distributed", "losses", "metrics", "models", "optim", "published", "training")
-NAMES = re.compile(r"\.(?:pictures|verdict)\b")
+# The same in the docstrings, comments and messages of the package, as phrases that are no names in code.
+NAMES = ("pictures?", "beside", "siblings?|plays? the unknown|verdict|doubts?")
+PHRASES = {
+    **{word: field for word, field in WORDS.items() if word not in NAMES},
+    r"(?:an?|each|no|of|the|other|all|two) pictures?": "image; photo in commands for photos; plot",
+    r"beside (?:an?|its?|ours|the|each|id)": "next to, compared with",
+    r"(?:at|behind) (?:an )?address(?:es)?": "URL",
+    r"as a part of|share of": "fraction",
+    r"(?:numbers of|first numbers of) (?:an?|each|the) (?:embedding|vector)": "dimensions",
+    r"own prox(?:y|ies)": "target proxy",
+    r"chosen epoch|epoch (?:was|is) chosen": "selected epoch",
+    r"trials? of a search|search(?:es)? for hyper-parameters|searched (?:dimensions|keys|values)": "study, tune",
+}
 ANY = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b", re.IGNORECASE)
 ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+ANY_PHRASE = re.compile(rf"\b(?:{'|'.join(PHRASES)})\b", re.IGNORECASE)
 # Code, link targets and comments of pages, which keep the names that commands and functions have.
 NOT_PROSE = re.compile(r"^ *(`{3,}).*?^ *\1|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
 # Written by scripts of docs/experiments, or quoted from papers.
@@ -56,14 +67,14 @@ def find_idioms(text: str) -> list[str]:
     return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY.finditer(flat)]
 
 
-def find_words(page: str) -> list[str]:
-    """Return each word of our own in the prose of a page, with the words around it.
+def find_words(page: str, words: re.Pattern[str] = ANY_WORD) -> list[str]:
+    """Return each word of our own in the prose of a page or a source file, with the words around it.
 
     >>> find_words("A picture beside `pictures`")
     ['…A picture beside  …', '…A picture beside  …']
     """
     flat = LINE_END.sub(" ", NOT_PROSE.sub(" ", page))
-    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY_WORD.finditer(flat)]
+    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in words.finditer(flat)]
 
 
 def main() -> int:
@@ -83,10 +94,10 @@ def main() -> int:
         for word in find_words(path.read_text("utf-8"))
     ]
     found += [
-        f"{path.relative_to(ROOT)}: {word}"
-        for package in CHECKED
-        for path in (ROOT / "src/proxemic" / package).rglob("*.py")
-        for word in find_words(NAMES.sub("", path.read_text("utf-8")))
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in files
+        if path.suffix != ".json" and "src" in path.relative_to(ROOT).parts
+        for phrase in find_words(path.read_text("utf-8"), ANY_PHRASE)
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0

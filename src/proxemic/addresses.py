@@ -1,4 +1,4 @@
-"""Parse addresses of servers, and show them in messages without their passwords."""
+"""Parse addresses of galleries, and show them in messages without their passwords."""
 
 import re
 from collections.abc import Collection
@@ -13,7 +13,7 @@ MASK = "***"
 TIMM, TRANSFORMERS = "timm:", "hf:"  # before the name of a pretrained network
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")  # single letters are drives of Windows
-# The password extends to the last @, as it may have any character. Without an @, a text that is not a port is one.
+# A password may have any character, so it extends to the last @. Without an @, a text that is not a port is a password.
 _PASSWORD = re.compile(
     r"([A-Za-z][\w+.-]+:/*(?:\[[^]]*\]|(?!\[)[^:@/?#]*):)(?:.*(?=@)|(?!\d*(?:[,/?#]|$))[^/?#]+)", re.DOTALL
 )
@@ -30,7 +30,7 @@ _HOST = re.compile(r"(\[[^]]*\]|[^:\[\]]*)(:\d*)?")
 def read_scheme(address: str) -> tuple[str, bool]:
     """Return the scheme of an address in lower case, or an empty text, and whether ``//`` follows it.
 
-    Spaces before and after an address do not count.
+    Spaces around the address do not count.
 
     >>> read_scheme("S3://bucket/shop"), read_scheme("milvus-lite:shop"), read_scheme("photos/shop")
     (('s3', True), ('milvus-lite', False), ('', False))
@@ -40,7 +40,7 @@ def read_scheme(address: str) -> tuple[str, bool]:
 
 
 def without_password(address: str) -> str:
-    """Replace passwords and other secrets of an address, also of an invalid one, by ``***``.
+    """Replace passwords and other secrets in an address by ``***``, even if the address is invalid.
 
     >>> without_password("postgresql://me:a/b@c@host/shop?sslmode=require")
     'postgresql://me:***@host/shop?sslmode=require'
@@ -55,7 +55,7 @@ def without_password(address: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Replace the passwords of all addresses in a text, such as an error message, as far as they can be recognised.
+    """Replace the passwords that can be recognised in the addresses of a text, such as an error message.
 
     >>> without_passwords("photos postgresql:/me:s3cr3t@host/shop does not exist: give me@host or a folder.")
     'photos postgresql:/me:***@host/shop does not exist: give me@host or a folder.'

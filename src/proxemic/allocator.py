@@ -1,4 +1,4 @@
-"""Tune glibc's allocator, which returns each large buffer to the kernel: page faults take half of a step's time."""
+"""Set up glibc's allocator to keep large buffers: returning them to the kernel costs half of a step in page faults."""
 
 import ctypes
 import os
@@ -14,8 +14,8 @@ def keep_freed_memory() -> bool:
 
     By default, glibc maps every large buffer anew and unmaps it when it is freed, so that each step of a network on a
     CPU touches all its memory for the first time: hundreds of thousands of page faults. After this call, buffers below
-    1 GiB come from the heap, which does not shrink. The process then holds about a tenth more than the most memory that
-    it ever needed at once. The commands call this first. In your own script, call it once before you compute.
+    1 GiB come from the heap, which does not shrink. The process then holds about a tenth more than its peak memory. The
+    commands call this function first. In your own script, call it once before you compute.
 
     Nothing changes without glibc, with another allocator in `LD_PRELOAD`, or if you set parameters yourself by
     `MALLOC_*` variables or `glibc.malloc` in `GLIBC_TUNABLES`. Forked processes inherit the setting; spawned ones must
@@ -47,7 +47,7 @@ def share_one_heap() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the kernel once, such as after a large picture in a process that runs for months."""
+    """Return freed memory to the kernel once, such as after a large image in a process that runs for months."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)

@@ -28,7 +28,7 @@ def constructor_parameters(made: type) -> dict[str, tuple[type, inspect.Paramete
 
 
 def changed_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> set[str]:
-    """Return the names of the arguments of a function whose values are not the defaults; an empty value counts as None.
+    """Return the names of the arguments whose values are not the function's defaults; an empty value counts as None.
 
     >>> changed_arguments(lambda a=1, b=None, *, c=(): None, {"a": 2, "b": {}, "c": ()})
     {'a'}

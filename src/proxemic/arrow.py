@@ -1,4 +1,4 @@
-"""Arrow arrays of texts and numbers without `pyarrow.array`, which imports pandas: half of the time of a search."""
+"""Make Arrow arrays of texts and numbers without `pyarrow.array`, whose import of pandas takes half of a search."""
 
 from collections.abc import Sequence
 

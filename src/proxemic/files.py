@@ -27,7 +27,7 @@ _DAY = 86_400  # seconds
 
 @contextmanager
 def write_atomically(path: Path) -> Iterator[Path]:
-    """Yield an empty temporary file beside ``path``, which replaces ``path`` at the end and is removed on failure.
+    """Yield an empty temporary file next to ``path``, which replaces ``path`` at the end and is removed on failure.
 
     The folder is created if need be. Temporary files that killed processes left in it are removed. A full disk, or any
     other `OSError`, becomes a `UserError`; so does a ``path`` that is a folder, a pipe or a device.
@@ -53,7 +53,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``target``, remove it on exit, and remove the folders of killed processes."""
+    """Yield a new folder next to ``target``, remove it on exit, and remove the folders of killed processes."""
     target = target.absolute()
     folder = _temporary(target, "work")
     made = [parent for parent in folder.parents if not parent.exists()]
@@ -74,7 +74,7 @@ _TEMPORARY = re.compile(r"\..*\.([0-9a-f]{8})([0-9a-f]{8})[0-9a-f]{8}\.(\d{1,9})
 
 
 def _temporary(path: Path, ending: str) -> Path:
-    """Return a new path beside ``path``, which says on which machine and by which process it is used."""
+    """Return a new path next to ``path``; its name states the machine and the process that use it."""
     unique = _MACHINE + _PROCESS + secrets.token_hex(4)
     return path.with_name(f".{path.name[:50]}.{unique}.{os.getpid()}.{ending}")
 
@@ -82,8 +82,8 @@ def _temporary(path: Path, ending: str) -> Path:
 def _is_stale(path: Path, *, locked: bool = False) -> bool:
     """Return whether a path is the temporary file or folder of a process that was killed.
 
-    Whether a process of another machine runs is not known: its files are stale after a day without a change, or if the
-    folder is ``locked``.
+    Nothing tells whether a process of another machine still runs: its files are stale after a day without a change, or
+    if the folder is ``locked``.
     """
     if (match := _TEMPORARY.fullmatch(path.name)) is None:
         return False
@@ -124,7 +124,8 @@ def check_regular(path: Path) -> None:
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn any error of a library that reads a file in the block into a `ValueError`, one sentence about the file.
 
-    Our own sentences pass, which name the file, and so does a lack of memory. Anything but a regular file is refused.
+    Errors of our own pass unchanged, since they name the file, and so does a lack of memory. Anything but a regular
+    file is refused.
     """
     check_regular(path)
     try:
@@ -135,7 +136,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         if is_out_of_memory(error) or (isinstance(error, ValueError) and str(error).startswith(str(path))):
             raise
         why = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-        raise ValueError(f"{path} is no sound {kind} file ({why}): write it anew.") from error
+        raise ValueError(f"{path} is not a sound {kind} file ({why}): write it anew.") from error
 
 
 def may_not_be_read(path: Path) -> bool:
@@ -160,7 +161,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 
 def process_runs(process: int) -> bool:
-    """Return whether a process runs; False on Windows, which cannot tell, but refuses to remove open files."""
+    """Return whether a process runs; always False on Windows, which cannot tell but refuses to remove open files."""
     if os.name != "posix":
         return False
     try:
@@ -219,7 +220,7 @@ def spreadsheet_cell(value: Any) -> Any:
 
 
 def absolute_name(name: str) -> str:
-    """Return `os.path.abspath` of a name; for names without dots and empty parts, which are nearly all, much faster.
+    """Return `os.path.abspath` of a name, much faster for names without dots and empty parts, as nearly all are.
 
     >>> absolute_name("/photos/a.jpg"), absolute_name("/photos/../a.jpg")
     ('/photos/a.jpg', '/a.jpg')
@@ -230,7 +231,7 @@ def absolute_name(name: str) -> str:
 
 
 def on_disk(path: Path) -> Path:
-    """Return the path of a file whose names have another form of Unicode, as names from a Mac do; else the path."""
+    """Return the path as the disk spells it: names from a Mac may have another Unicode form."""
     if str(path).isascii() or path.exists():
         return path
     found = Path()
@@ -259,10 +260,10 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
+        reason = getattr(error, "strerror", None) or "it is not JSON"
         raise UserError(f"{path} cannot be read ({reason}): put the file back from a copy.") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged (it maps no names to values): put the file back from a copy.")
+        raise UserError(f"{path} is damaged (it does not map names to values): put the file back from a copy.")
     return content
 
 
@@ -281,7 +282,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def new_directory(name: str) -> Path:
-    """Return the path of a new directory under ``runs``, named by ``name``, such as a recipe, and the time."""
+    """Return the path of a new directory under ``runs``, named after ``name`` (such as a recipe) and the time."""
     stem = name.removesuffix(".yaml").removesuffix(".yml").strip("./").replace("/", "-")
     return Path("runs") / f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 

@@ -1,4 +1,4 @@
-"""Supported formats of pictures. Pillow knows many more, some of which start other programs."""
+"""Supported formats of images. Pillow knows many more, some of which start other programs."""
 
 import os
 from collections import Counter
@@ -15,10 +15,10 @@ _ENDINGS_OF = {
 }
 
 FORMATS = tuple(name.upper() for name in _ENDINGS_OF)
-"""The formats as `PIL.Image.open` names them; it decides by the content of a file, not by its name."""
+"""The formats as `PIL.Image.open` names them, which recognises a file by its content, not by its name."""
 
 ENDINGS = tuple(ending for endings in _ENDINGS_OF.values() for ending in endings)
-"""The endings of file names by which folders are searched for pictures."""
+"""The endings of file names by which images are found in folders."""
 
 FORMATS_TEXT = f"{', '.join([*_ENDINGS_OF][:-1])} or {[*_ENDINGS_OF][-1]}"
 """The formats as messages name them."""
@@ -40,7 +40,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_picture_name(name: str | os.PathLike[str]) -> bool:
-    """Return whether a file has the name of a picture.
+    """Return whether a file has the name of an image.
 
     >>> is_picture_name("photos/1.JPG"), is_picture_name("photos/1.pgm")
     (True, False)

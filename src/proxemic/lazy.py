@@ -1,7 +1,7 @@
 """Import the names of a package, and torch, when they are first used.
 
-A search of pictures whose vectors are kept needs no torch, which takes seconds to import: modules on its way take
-`torch` and `Tensor` from here instead.
+Importing torch takes seconds, and a search of images whose vectors are kept does not need it. Modules that such a
+search imports take `torch` and `Tensor` from here instead.
 """
 
 import ast
@@ -27,7 +27,7 @@ else:
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value is a tensor; without importing torch, as there is none before something else has."""
+    """Return whether a value is a tensor, without importing torch: before it is imported, there are no tensors."""
     loaded = sys.modules.get("torch")
     return loaded is not None and isinstance(value, loaded.Tensor)
 
@@ -35,8 +35,8 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
 def lazy_names(package: str, extra: str = "train") -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package, which import the names in its ``if TYPE_CHECKING:`` block.
 
-    Type checkers read the same block, so that each name is declared once. A message about a missing package names the
-    ``extra`` that brings it.
+    Type checkers read the same block, so that each name is declared once. If a package is missing, the message names
+    the ``extra`` to install.
     """
 
     @cache

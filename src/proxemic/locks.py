@@ -30,7 +30,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_in_turn(path: Path) -> Iterator[None]:
-    """Wait for other processes, and lock a file during the block; its folder is created if need be."""
+    """Lock a file during the block, after waiting for other processes; the folder is created if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(f"{path.name}.lock"), is_singleton=False):
         yield

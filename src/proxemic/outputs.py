@@ -11,7 +11,7 @@ from proxemic.errors import UserError
 from proxemic.files import check_regular, read_json
 
 MADE_BY = "proxemic"
-"""The text by which our pages (their generator) and pictures (their software) are recognised."""
+"""The text that marks our files: the generator of HTML pages, and the software of PNG files."""
 
 GALLERY = "proxemic_gallery"
 """The key of the metadata of a Parquet file that holds a gallery."""
@@ -26,9 +26,9 @@ def check_output(
     *,
     given_as: str = "",
 ) -> None:
-    """Raise `UserError` if a file exists that is among the inputs ``read``, or is not such as will be written.
+    """Raise `UserError` if a file exists that is among the inputs ``read``, or is not of the kind to be written.
 
-    Call it before the work takes minutes. An empty file may be overwritten. Nothing is checked for an address.
+    Call it before the work takes minutes. An empty file may be overwritten. URLs are not checked.
     """
     if path is None or (isinstance(path, str) and "://" in path):
         return
@@ -48,7 +48,7 @@ def check_output(
 
 
 def check_csv(path: str | os.PathLike[str] | None, columns: tuple[str, ...], given_as: str = "The table") -> None:
-    """Raise `UserError` if a table would not be a .csv file, or would overwrite something else than such a table."""
+    """Raise `UserError` unless a table is a .csv file and would overwrite nothing but such a table."""
     if path is not None and Path(path).suffix.lower() != ".csv":
         raise UserError(f"{given_as} is {path}, but must end in .csv.")
     check_output(path, has_columns(columns), given_as=given_as)
@@ -84,7 +84,7 @@ def is_gallery(path: Path) -> bool:
 
 
 def has_columns(*starts: tuple[str, ...]) -> Callable[[Path], bool]:
-    """Return a function that says whether the columns of a CSV table begin with one of some names."""
+    """Return a function that tells whether the first columns of a CSV table are one of these groups of names."""
 
     def check(path: Path) -> bool:
         header = next(csv.reader([_head(path).decode(errors="replace").splitlines()[0]]))
@@ -94,12 +94,12 @@ def has_columns(*starts: tuple[str, ...]) -> Callable[[Path], bool]:
 
 
 def has_keys(*keys: str) -> Callable[[Path], bool]:
-    """Return a function that says whether a JSON file maps one of some keys."""
+    """Return a function that tells whether a JSON file has one of these keys."""
     return lambda path: any(key in read_json(path) for key in keys)
 
 
 def is_table(path: Path, *, columns: tuple[tuple[str, ...], ...], keys: tuple[str, ...]) -> bool:
-    """Return whether a file is a table: CSV with one of these first columns, JSON with one of these keys, Markdown."""
+    """Return whether a file is a table: CSV with one of these groups of first columns, JSON with a key, or Markdown."""
     if path.suffix.lower() == ".json":
         return has_keys(*keys)(path)
     if path.suffix.lower() == ".csv":

@@ -1,4 +1,4 @@
-"""Compute matrix products and convolutions in the precision of their operands."""
+"""Set the precision of matrix products and convolutions."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,7 +16,7 @@ def without_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def matmul_precision(wanted: Literal["ieee", "tf32"] | None) -> AbstractContextManager[None]:
-    """Compute float32 matrix products in full precision, or on a GPU in TF32; ``None`` keeps the process's setting.
+    """Compute float32 matrix products in full precision, or on a GPU in TF32; None keeps the process's setting.
 
     Compiled code always uses the process's setting.
     """
@@ -36,7 +36,7 @@ def _matmul_precision(wanted: Literal["ieee", "tf32"]) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute float32 matrix products and convolutions in float32, although a GPU would use TF32 for convolutions."""
+    """Compute float32 matrix products and convolutions in float32; by default, GPUs compute convolutions in TF32."""
     cudnn: Any = torch.backends.cudnn
     allowed = [value.fp32_precision for value in (cudnn.conv, cudnn.rnn)]
     with matmul_precision("ieee"):

@@ -1,4 +1,4 @@
-"""Checks that settings lie in intervals, which are written as in mathematics: ``[0, 1)``."""
+"""Check that settings lie in intervals, which are written as in mathematics: ``[0, 1)``."""
 
 import math
 from dataclasses import fields
@@ -11,9 +11,9 @@ SEEDS = f"[0, {2**63})"
 def check_range(name: str, value: float | None, interval: str) -> None:
     """Raise `ValueError` unless a number lies in an interval; None is always allowed.
 
-    >>> check_range("share", 1.0, "[0, 1)")
+    >>> check_range("fraction", 1.0, "[0, 1)")
     Traceback (most recent call last):
-    ValueError: share is 1.0, but must be at least 0 and below 1.
+    ValueError: fraction is 1.0, but must be at least 0 and below 1.
     """
     low, high = interval[1:-1].split(", ")
     if value is None:

@@ -11,7 +11,8 @@ _VARIABLE = "PYTHONSAFEPATH"
 def safe_path() -> Iterator[None]:
     """Keep the current directory off the module path of Python processes that start in the block.
 
-    multiprocessing starts them by ``python -c``, which otherwise looks there first, even for ``struct``.
+    multiprocessing starts processes by ``python -c``, which otherwise imports from the current directory first, even
+    ``struct``.
     """
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"

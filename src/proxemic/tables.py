@@ -67,7 +67,7 @@ class Table:
     def text(self, form: Format = "table") -> str:
         """Format the table; CSV and JSON leave out the title and the notes.
 
-        Characters that would control a terminal are escaped, so take JSON to read such names back.
+        Characters that would control a terminal are escaped. To read such names back, use JSON.
         """
         if form == "json":
             return json.dumps(without_nan(self.records), indent=2)
@@ -94,15 +94,15 @@ class Table:
 def format_of(path: Path) -> Format:
     """Return the format of the suffix of ``--out``."""
     if path.suffix.lower() not in FORMATS:
-        raise UserError(f"--out is {path}, but must end in .json, .csv or .md, which says its format.")
+        raise UserError(f"--out is {path}, but must end in .json, .csv or .md, which sets its format.")
     return FORMATS[path.suffix.lower()]
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
     """Format a number with the noun that it counts.
 
-    >>> counted(1, "picture"), counted(1200, "picture"), counted(0, "class", "classes")
-    ('1 picture', '1,200 pictures', '0 classes')
+    >>> counted(1, "image"), counted(1200, "image"), counted(0, "class", "classes")
+    ('1 image', '1,200 images', '0 classes')
     """
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 

@@ -8,9 +8,9 @@ import torch
 
 @contextmanager
 def cpu_threads(count: int | None = None) -> Iterator[None]:
-    """Compute with this many CPU threads in the block; the last digits of results depend on the number.
+    """Compute with this many CPU threads in the block; the last digits of results depend on their number.
 
-    ``None`` keeps the number, and restores it if a library in the block, such as numba, changes it.
+    None keeps the number of threads. If a library in the block, such as numba, changes the number, it is restored.
 
     >>> with cpu_threads(1):
     ...     torch.get_num_threads()

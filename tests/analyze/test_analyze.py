@@ -42,7 +42,7 @@ def test_functions_return_figures_and_print_nothing(
     "action", ["forces", "gap", "landscape", "local-centers", "map", "robustness", "theorems", "toy"]
 )
 def test_what_is_no_finished_run_is_refused(action: str, run: Path, tmp_path: Path, here: Here) -> None:
-    assert_refused(here("analyze", action, tmp_path / "none"), ["none holds no run"])
+    assert_refused(here("analyze", action, tmp_path / "none"), ["none does not hold a run"])
     (tmp_path / "begun").mkdir()
     shutil.copy(run / "recipe.yaml", tmp_path / "begun")
     assert_refused(here("analyze", action, tmp_path / "begun"), ["begun has no weights of a finished"])
@@ -53,4 +53,4 @@ def test_a_trial_of_a_search_has_no_test(action: str, run: Path, tmp_path: Path,
     trial = shutil.copytree(run, tmp_path / "trial")
     environment = json.loads((trial / "environment.json").read_text())
     (trial / "environment.json").write_text(json.dumps(environment | {"test": False}))
-    assert_refused(here("analyze", action, trial), ["trial of a search"])
+    assert_refused(here("analyze", action, trial), ["trial of proxemic tune"])

@@ -125,7 +125,7 @@ def test_what_a_command_does_is_said_before_it_imports_torch(tmp_path: Path) -> 
         "evaluate . --data.root photos": "Evaluating .",
         "verify .": "Verifying .",
         "compare own --training.epochs 3": "Comparing own",
-        "tune --recipe own": "Searching for the hyper-parameters of own",
+        "tune --recipe own": "Tuning own",
         "reality-check own": "Checking own",
         "analyze gap": "Analysing: gap",
     }

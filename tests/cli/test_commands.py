@@ -117,7 +117,7 @@ def test_no_validation_trains_on_all_marks_the_results_and_draws_pictures(
     assert result.returncode == 0, result.stderr
     assert "training: 8 classes" in result.stdout
     assert "WARNING" in result.stdout
-    assert "CHOSEN ON THE TEST CLASSES" in result.stdout
+    assert "SELECTED ON THE TEST CLASSES" in result.stdout
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (metrics["selected_on"], metrics["split"]) == ("test", "open-set")
     for name in ("curves.png", "gallery.png"):

@@ -27,7 +27,7 @@ def made(tmp_path: Path) -> Path:
         (["glyphs-small", "--seeds", "a,b"], ["--seeds is 'a,b'", "as 5, or the seeds with commas, as 0,1,2"]),
         (["glyphs-small", "--workers", "0"], ["workers is 0, but must be at least 1"]),
         (["glyphs-small", "--resume", "there"], ["--resume takes recipes, seeds and flags", "--out there"]),
-        (["--resume", "there"], ["there holds no comparison"]),
+        (["--resume", "there"], ["there does not hold a comparison"]),
     ],
 )
 def test_what_is_refused(words: list[str], said: list[str], tmp_path: Path, here: Here) -> None:

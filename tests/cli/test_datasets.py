@@ -138,5 +138,5 @@ def test_ctrl_c_says_how_to_go_on(here: Here, tmp_path: Path, site: Site, monkey
 
 def test_it_says_how_training_will_split_the_classes(here: Here, folder: Path) -> None:
     said = here("datasets", "check", folder).stdout
-    assert "training will test on 3 classes and choose the epoch on 2 classes (--data.test_fraction, " in said
-    assert "WARNING: with fewer than 20 test classes, results come without intervals" in said
+    assert "will test on 3 classes and select the epoch on 2 validation classes (--data.test_fraction, " in said
+    assert "WARNING: with fewer than 20 test classes, results have no intervals" in said

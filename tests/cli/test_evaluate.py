@@ -240,7 +240,7 @@ def spoilt(files: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         (["a.npy", "--labels", "labels.csv", "--out", "x.csv", "--per-class", "./x.csv"], ["x.csv", "another name"]),
         (["{run}", "--save-embeddings", "{run}/model.npy"], ["model.json", "another name"]),
         (["{run}", "--save-embeddings", "x.npy", "--out", "x.json"], ["x.json", "another name"]),
-        (["{run}", "--save-embeddings", "x.safetensors"], ["no format of embeddings", ".parquet", ".npy"]),
+        (["{run}", "--save-embeddings", "x.safetensors"], ["not a format of embeddings", ".parquet", ".npy"]),
         (["all.parquet", "asked.parquet"], ["is_query or is_gallery"]),
         (["beside/renamed.safetensors", "--labels", "labels.csv"], ["--labels is for embeddings"]),
         (["a.npy", "{run}", "--labels", "labels.csv"], ["model and embeddings"]),

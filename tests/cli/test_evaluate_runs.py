@@ -219,10 +219,10 @@ def test_what_is_seen_at_once_is_said_at_once(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     refused = {
         "evaluate nowhere": "does not exist",
-        "evaluate .": "holds no run and no model",
+        "evaluate .": "holds neither a run nor a model",
         "evaluate unfinished": "proxemic train --resume",
         "evaluate file --out x.txt": "x.txt",
-        "verify .": "holds no run and no model",
+        "verify .": "holds neither a run nor a model",
         "compare nothing/*": "No recipe is called",
     }
     code = f"import sys\nfrom proxemic.cli import main\nfor words in {list(refused)}:\n    main(words.split())\n"

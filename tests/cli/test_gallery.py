@@ -27,8 +27,8 @@ def test_the_life_of_a_gallery(shelf: Path, tmp_path: Path) -> None:
     assert made.stdout == f"{ROWS} added, {ROWS} in shop\n"
     first, unreadable, ignored = made.stderr.splitlines()
     assert first == "Creating shop"
-    assert unreadable.startswith("1 picture cannot be read: photos/class 01/torn.png (")
-    assert ignored == "1 file is ignored, no pictures by their names: photos/notes.txt"
+    assert unreadable.startswith("1 photo cannot be read: photos/class 01/torn.png (")
+    assert ignored == "1 file is ignored, not photos by their names: photos/notes.txt"
 
 
 def test_adding_removing_and_looking(shelf: Path, tmp_path: Path, here: Here) -> None:
@@ -50,7 +50,7 @@ def test_adding_removing_and_looking(shelf: Path, tmp_path: Path, here: Here) ->
     assert here("gallery", "info", tmp_path / "shop").stdout.splitlines()[0] == (
         f"rows     {told['rows']} with {CLASSES - 2} labels"
     )
-    assert here("gallery", "verify", tmp_path / "shop").stdout.endswith(f"is sound: {told['rows']} pictures\n")
+    assert here("gallery", "verify", tmp_path / "shop").stdout.endswith(f"is sound: {told['rows']} photos\n")
 
 
 def _enter(folder: Path) -> Path:
@@ -74,7 +74,7 @@ def test_pictures_are_found_where_they_have_moved(shelf: Path, tmp_path: Path, h
     assert (tmp_path / "found.html").read_text().count("<img") == 2
     given = original(f"{tmp_path}/photos/class 03/0.png", Gallery.open(tmp_path / "shop").store.roots, Decoding(2**20))
     assert given == ("image/png", query.read_bytes())
-    assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["Nothing says what to add"])
+    assert_refused(here("gallery", "add", "shop", cwd=tmp_path), ["There is nothing to add"])
 
 
 def test_a_gallery_is_deleted_and_its_pictures_stay(shelf: Path, tmp_path: Path, here: Here) -> None:

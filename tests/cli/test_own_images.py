@@ -92,4 +92,4 @@ def test_pipes_and_devices_are_named_and_never_opened(tmp_path: Path, here: Here
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
     for name in ("pipe.csv", "zero.csv"):
-        assert_refused(here("datasets", "check", tmp_path / name), [f"{name} is no regular file"])
+        assert_refused(here("datasets", "check", tmp_path / name), [f"{name} is not a regular file"])

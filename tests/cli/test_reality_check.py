@@ -45,7 +45,7 @@ def checked(recipe: Path) -> Path:
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 2
     # Not how one fold goes on, which would evaluate it on the test classes.
-    assert f"go on with proxemic reality-check --resume {out}" in errors
+    assert f"continue with proxemic reality-check --resume {out}" in errors
     assert "proxemic train" not in errors
 
     process = start_with_workers("reality-check", "--resume", out)
@@ -209,7 +209,7 @@ def test_a_dry_run_writes_nothing(here: Here, tmp_path: Path, recipe: Path) -> N
 def test_a_directory_of_something_else_is_left_alone(here: Here, tmp_path: Path, checked: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     assert_refused(here("reality-check", "glyphs", "--out", tmp_path), ["holds other files"])
-    assert_refused(here("reality-check", "--resume", tmp_path), ["holds no reality check"])
+    assert_refused(here("reality-check", "--resume", tmp_path), ["does not hold a reality check"])
     assert_refused(here("reality-check", "glyphs", "--out", checked), ["holds a reality check with another recipes"])
     for words in (["glyphs"], ["--trials", "3"]):
         assert_refused(here("reality-check", *words, "--resume", checked), ["resume takes all settings"])

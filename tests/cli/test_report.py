@@ -25,7 +25,7 @@ def test_training_ends_with_the_report(here: Here, copy: Path) -> None:
     *_, following, report, worst, search, seconds = made.stdout.splitlines()
     assert (following, report) == ("Next:", f"Report: {copy}/report.html")
     assert worst == f"See where it fails: proxemic evaluate {copy} --worst 20 --pictures worst.html"
-    assert search.startswith(("Search pictures with it: ", "Search for better hyper-parameters: "))
+    assert search.startswith(("Search your photos with it: ", "Tune its hyper-parameters: "))
     assert seconds.startswith("Seconds: ")
     assert (copy / "report.html").is_file()
 

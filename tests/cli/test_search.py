@@ -50,11 +50,11 @@ def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> N
     assert len(result.stdout.splitlines()) == 3
     result = here("search", shelf / "shop", tmp_path / "new.npy", "--where", "label=none")
     assert (result.returncode, result.stdout) == (0, "nothing found\n")
-    assert "has no pictures that meet the conditions" in result.stderr
+    assert "has no photos that meet the conditions" in result.stderr
     Gallery.create(tmp_path / "empty", dim=DIM)
     result = here("search", tmp_path / "empty", tmp_path / "new.npy", "--format", "json")
     assert [load["hits"] for load in json.loads(result.stdout)] == [[], []]
-    assert "has no pictures: add some first" in result.stderr
+    assert "has no photos: add some first" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def test_what_there_is_not_is_not_said(capsys: pytest.CaptureFixture[str]) -> No
     print_metrics(METRICS)
     bare = capsys.readouterr().out
     verdict, title, *_ = bare.strip().splitlines()
-    assert verdict == "On 40 classes never seen in training, the nearest picture is right for 90.0 % of 400 queries."
+    assert verdict == "On 40 classes never seen in training, the nearest image is right for 90.0 % of 400 queries."
     assert title == "Test: 40 unseen classes, 400 queries, epoch 3"
     print_metrics(METRICS | {"precision": "32-true"})
     assert capsys.readouterr().out == bare

@@ -27,7 +27,7 @@ FLAGS = {
     "missing recipe file": (["--recipe", "mine.yaml"], ["mine.yaml", "does not exist"]),
     "no recipe": ([], ["--recipe is missing"]),
     "key of another source": (["--recipe", "glyphs", "--data.strict", "true"], ["data.strict", "data.split_seed"]),
-    "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of own images"]),
+    "strict without own images": (["--recipe", "glyphs", "--strict"], ["--strict is for recipes of your own images"]),
     "pair loss by name": ([*PAIRS, "--loss.loss", "TripletMarginLos"], [f"mean {PML}.losses.TripletMarginLoss"]),
     "proxies in pairs": ([*PAIRS, "--loss.loss", f"{PML}.losses.ProxyAnchorLoss"], ["is ProxyAnchorLoss", "itself"]),
     "small memory": ([*PAIRS, "--loss.memory_size", "64"], ["memory_size is 64", "batch, which is 128"]),
@@ -51,7 +51,7 @@ def test_flags(case: str, tmp_path: Path, here: Here) -> None:
 def test_a_list_is_no_recipe(tmp_path: Path, here: Here) -> None:
     recipe = tmp_path / "tiny.yaml"
     recipe.write_text("- a\n- list\n")
-    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "no recipe"])
+    assert_refused(here("train", "--recipe", recipe, cwd=tmp_path), [str(recipe), "does not hold a recipe"])
     assert list(tmp_path.iterdir()) == [recipe]
 
 

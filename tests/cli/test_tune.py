@@ -111,7 +111,7 @@ def test_a_search_from_begin_to_end(searched: Searched) -> None:
 
 
 def test_a_finished_search_is_only_read(searched: Searched, here: Here) -> None:
-    """The command with the same flags continues the search that the function began."""
+    """The command with the same flags continues the study that the function began."""
     out, words = searched.result.out, searched.words
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").rglob("*")}
     killed_at(out / "best.yaml")
@@ -148,7 +148,7 @@ def test_a_trial_is_not_to_be_evaluated_on_the_test_classes(searched: Searched, 
     trial = tmp_path / "out" / "trials" / "0"
     for left in ("metrics.json", "recipe.yaml"):  # finished, then as if it were under way
         refused = here("train", "--resume", trial)
-        assert_refused(refused, ["is a trial of a search", "must not be evaluated on the test classes"])
+        assert_refused(refused, ["is a trial of proxemic tune", "must not be evaluated on the test classes"])
         if left == "metrics.json":
             (trial / left).unlink()
 
@@ -219,7 +219,7 @@ def test_what_a_flag_gives_is_not_searched(recipe: Path, space: Path, tmp_path: 
     words = ["tune", "--recipe", recipe, "--space", space, "--out", out, "--trials", "1", "--training.epochs", "1"]
     result = here(*words, "--loss.alpha", "20")
     assert result.returncode == 0, result.stderr
-    assert "Not searched, because flags set it: loss.alpha." in result.stdout
+    assert "Not tuned, because flags set it: loss.alpha." in result.stdout
     assert [set(row) & {"optim.lr", "loss.alpha"} for row in rows(out)] == [{"optim.lr"}]
     trials = [yaml.safe_load(path.read_text()) for path in (out / "trials").glob("*/recipe.yaml")]
     assert [trial["loss"]["init_args"]["alpha"] for trial in trials] == [20]
@@ -250,9 +250,9 @@ REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "unknown metric": (["--recipe", "tiny.yaml", "--metric", "map"], ["'map'", "map@r"]),
     "storage": (["--recipe", "tiny.yaml", "--storage", "here.db"], ["here.db", "Optuna storage URL"]),
     "resume with more": (["--resume", "out", "--trials", "3"], ["resume takes all settings", "leave out trials"]),
-    "resume of nothing": (["--resume", "nowhere"], ["nowhere", "holds no search"]),
+    "resume of nothing": (["--resume", "nowhere"], ["nowhere", "does not hold a study"]),
     "out is a file": (["--recipe", "tiny.yaml", "--out", "tiny.yaml"], ["is a file"]),
-    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["other files than those of a search"]),
+    "out is taken": (["--recipe", "tiny.yaml", "--out", "images"], ["other files than those of a study"]),
 }
 
 
@@ -278,7 +278,7 @@ def test_a_password_is_not_written(recipe: Path, space: Path, tmp_path: Path, he
 
 
 def test_images_that_are_gone_cost_no_trial(recipe: Path, space: Path, tmp_path: Path, here: Here) -> None:
-    """They are no fault of the hyper-parameters: nothing is noted, and the search goes on when they are back."""
+    """They are no fault of the hyper-parameters: nothing is noted, and the study continues when they are back."""
     images, out, begun = recipe.parent / "images", tmp_path / "out", tmp_path / "begun"
     words: list[Any] = ["--recipe", recipe, "--space", space, "--trials", "1", "--training.epochs", "1"]
     flags = ["--training.epochs", "1"]

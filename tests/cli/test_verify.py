@@ -192,7 +192,7 @@ def test_a_pack_that_cannot_be_evaluated(
     ("words", "said"),
     [
         (["--sets", "lfw", "--pairs", "p.csv"], ["--sets names published sets, and --pairs is a table of your own"]),
-        (["--sets", "lfw,ijbc"], ["'ijbc' is no set", "agedb_30"]),
+        (["--sets", "lfw,ijbc"], ["'ijbc' is not a known set", "agedb_30"]),
         (["--against", "paper", "--format", "json"], ["--against prints for people", "--format is json"]),
         (["--sets", "calfw", "--data", "{run}"], ["calfw is not in", "no calfw.bin"]),
         (["--out", "{run}/metrics.json"], ["metrics.json is read by this command"]),
@@ -228,7 +228,7 @@ def test_what_needs_test_classes_says_so(run: Path, here: Here, tmp_path: Path) 
     words = ("--recipe", recipe, "--out", tmp_path / "new", "--evaluation.select_on", "test")
     assert_refused(here("train", *words), ["no test classes to select the epoch on", "select_on last"])
     # Commands that compare runs start each run like this, in its own process.
-    with pytest.raises(UserError, match=r"have no test classes, .* proxemic verify RUN"):
+    with pytest.raises(UserError, match=r"have no test classes .* proxemic verify RUN"):
         run_job(Job(recipe, (), tmp_path / "job"))
     assert list(tmp_path.iterdir()) == []
 
@@ -241,7 +241,7 @@ def test_the_epoch_may_be_chosen_on_identities(faces: Path, here: Here, tmp_path
     (tmp_path / "faces.yaml").write_text(yaml.safe_dump(recipe))
     result = warm_proxemic("train", "--recipe", tmp_path / "faces.yaml", "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
-    assert "Validation, which chose epoch 1" in result.stdout
+    assert "Validation, which selected epoch 1" in result.stdout
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "test" not in found
     assert f"{100 * found['validation']['map@r']:.2f}" in result.stdout

@@ -195,7 +195,7 @@ def test_a_damaged_cache_is_written_again(
     path.write_bytes((tmp_path / "moved").read_bytes())
     damage(path)
     again, notes = cache_images(images, SIDE, tmp_path / "cache")
-    assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is no sound file" in notes[0]
+    assert notes[0].startswith(f"A cache of images was written again: {path} has ") or "is not a sound file" in notes[0]
     assert len(decoded) == 2 * len(images)
     assert content(again.pictures) == expected
     assert files_in(tmp_path / "cache") == [path]

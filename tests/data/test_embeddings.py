@@ -184,7 +184,7 @@ def test_rows_in_another_order_are_matched_by_path(tmp_path: Path) -> None:
         "path": ["a/1.png", "b/ü.png"], "label": ["y", "x"], "is_query": ["0", "1"], "is_gallery": ["1", "0"],
     }  # fmt: skip
     labels.write_text("path,label\nb/ü.png,x\nc.png,y\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"l\.csv does not name a/1\.png, which .*e\.parquet has"):
+    with pytest.raises(ValueError, match=r"l\.csv lacks a/1\.png, which is in .*e\.parquet"):
         read_embeddings(tmp_path / "e.parquet", labels)
 
 
@@ -244,28 +244,28 @@ ONE = ("embedding", [[1.0]])
     ("name", "content", "words"),
     [
         ("e.npy", b"", "is empty"),
-        ("e.npy", b"nonsense, and more of it", "no .npy file of numbers"),
-        ("e.parquet", b"nonsense, and more of it", "no sound Parquet file"),
-        ("e.npy", npy(np.eye(9))[:-1], "no .npy file of numbers"),
-        ("e.npy", npy(np.eye(9)).replace(b"(9, 9)", b"(999999999999, 9)"), "no .npy file of numbers"),
-        ("e.parquet", parquet([[1.0]])[:-9], "no sound Parquet file"),
-        ("e.npy", npy(np.array([Bomb()], dtype=object)), "opening one may run code"),
-        ("e.npy", pickle.dumps(Bomb()), "opening one may run code"),
+        ("e.npy", b"nonsense, and more of it", "not a .npy file of numbers"),
+        ("e.parquet", b"nonsense, and more of it", "not a sound Parquet file"),
+        ("e.npy", npy(np.eye(9))[:-1], "not a .npy file of numbers"),
+        ("e.npy", npy(np.eye(9)).replace(b"(9, 9)", b"(999999999999, 9)"), "not a .npy file of numbers"),
+        ("e.parquet", parquet([[1.0]])[:-9], "not a sound Parquet file"),
+        ("e.npy", npy(np.array([Bomb()], dtype=object)), "opening a pickle may run code"),
+        ("e.npy", pickle.dumps(Bomb()), "opening a pickle may run code"),
         ("e.npy", npz(), r"archive of arrays \(\.npz\)"),
         ("e.npy", npy(np.ones(3)), r"float64 of shape \[3\], but vectors are float16"),
         ("e.npy", npy(np.ones((0, 3))), r"shape \[0, 3\]"),
         ("e.npy", npy(np.ones((3, 3), int)), "int64 of shape"),
         ("e.parquet", parquet([1.0, 2.0]), "double in its column embedding, but it must hold lists of floats"),
-        ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is 1 numbers, but those before it have 2"),
-        ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is no list"),
+        ("e.parquet", parquet([[1.0, 2.0], [3.0]]), "row 2: embedding is of 1 dimensions, but those before have 2"),
+        ("e.parquet", parquet([[1.0, 2.0], None]), "row 2: embedding is not a list"),
         ("e.parquet", parquet([[1.0, 2.0], [None, 1.0]]), "row 2: embedding lacks a number"),
         ("e.parquet", parquet(pa.array([], pa.list_(pa.float32()))), r"shape \[0, 0\]"),
         ("e.parquet", parquet([[1.0]]).replace(b"embedding", b"embeddigs"), "no column embedding: its columns are"),
         ("e.parquet", parquet_of(ONE, ONE), "has the column embedding more than once: keep one of them"),
         ("e.parquet", parquet_of(ONE, ("label", ["x"]), ("label", ["y"])), "has the column label more than once"),
-        ("e.safetensors", b"", "no format of embeddings here: use .parquet, or .npy"),
-        ("e.pt", pickle.dumps(Bomb()), "opening one may run code: use .parquet"),
-        ("e", b"1", "ends in nothing, which is no format"),
+        ("e.safetensors", b"", "not a format of embeddings here: use .parquet, or .npy"),
+        ("e.pt", pickle.dumps(Bomb()), "opening a pickle may run code: use .parquet"),
+        ("e", b"1", "ends in nothing, which is not a format"),
     ],
 )
 def test_other_files_are_refused_with_a_sentence_and_nothing_is_run(

@@ -99,7 +99,7 @@ def test_lfw_list_that_is_no_text(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"gone\.txt cannot be read: no such file"):
         read_lfw_pairs(tmp_path / "gone.txt")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xd8\xff\x00")
-    with pytest.raises(ValueError, match=r"binary\.txt is no list of pairs: it is not text in UTF-8"):
+    with pytest.raises(ValueError, match=r"binary\.txt is not a list of pairs: it is not text in UTF-8"):
         read_lfw_pairs(tmp_path / "binary.txt")
 
 

@@ -76,7 +76,7 @@ def test_boxes_must_fit(tmp_path: Path) -> None:
     Image.new("L", (8, 6)).save(tmp_path / "a.png")
     pixels = FilePixels([tmp_path / "a.png"] * 2, [(0, 0, 8, 6), (0, 0, 8, 7)])
     assert pixels[0].size == (8, 6)
-    message = r"a\.png cannot be read as an image: its box \(0, 0, 8, 7\) leaves the upright image, 8 x 6 pixels"
+    message = r"a\.png cannot be read as an image: its box \(0, 0, 8, 7\) exceeds the upright image, 8 x 6 pixels"
     with pytest.raises(UnreadableImageError, match=message):
         pixels[1]
 

@@ -377,5 +377,5 @@ def test_small_copies_look_like_the_pictures(photographs: list[Path]) -> None:
     flat = Image.fromarray(np.full((40, 60, 3), 200, np.uint8))
     flat.save(photographs[0], "PNG")
     assert np.array_equal(np.unique(np.array(read_small(photographs[0], 6))), [200])
-    with pytest.raises(ValueError, match="leaves the upright image"):
+    with pytest.raises(ValueError, match="exceeds the upright image"):
         read_small(photographs[0], 6, (0, 0, 61, 40))

@@ -76,7 +76,7 @@ def test_a_number_that_is_not_finite_is_named_by_its_row(tmp_path: Path, workers
 
 def test_a_file_that_is_short_changes_or_goes(tmp_path: Path) -> None:
     file, _ = written(tmp_path / "rows.bin", "<f4")
-    with pytest.raises(UnreadableVectorsError, match="1,400 bytes, but 51 vectors of 7 numbers need 1,428"):
+    with pytest.raises(UnreadableVectorsError, match="1,400 bytes, but 51 vectors of 7 dimensions need 1,428"):
         VectorFile(tmp_path / "rows.bin", 0, (ROWS + 1, DIM), "<f4")
     os.utime(tmp_path / "rows.bin", ns=(1, 1))
     with pytest.raises(UnreadableVectorsError, match="has been changed since it was opened"):

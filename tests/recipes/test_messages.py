@@ -33,13 +33,13 @@ CASES = {
     "optim: {schedule: StepLr}": "no optim.schedule StepLr: did you mean torch.optim.lr_scheduler.StepLR?",
     "optim: {schedule: torch.optim.lr_scheduler.StepLR}": "The key optim.schedule.step_size is missing: StepLR needs"
     " it, in the recipe or as --optim.schedule.step_size.",
-    "loss: torch.optim.Adam": "is torch.optim.Adam, which cannot stand there: give a class derived from ProxyLoss",
-    "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot stand there",
+    "loss: torch.optim.Adam": "is torch.optim.Adam, which cannot be used there: give a class derived from ProxyLoss",
+    "loss: proxemic.losses.ProxyLoss": "loss is proxemic.losses.ProxyLoss, which is abstract: it cannot be used there",
     "loss: proxemic.losses.MeanProxyNorm": "nn.Module whose forward takes (embeddings, labels), such as",
-    "loss: torch.nn.ReLU": "loss is torch.nn.ReLU, which cannot stand there: give a class derived from ProxyLoss",
+    "loss: torch.nn.ReLU": "loss is torch.nn.ReLU, which cannot be used there: give a class derived from ProxyLoss",
     "loss: proxemic.losses.ProxyAncorLoss": "but proxemic.losses has no ProxyAncorLoss: did you mean ProxyAnchorLoss?",
-    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but is a single one: give a class derived from ProxyLoss",
-    "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is beside class_path: put it into init_args.",
+    "loss: [ProxyAnchorLoss]": "loss is ['ProxyAnchorLoss'], but must be a single one: give a class derived",
+    "loss: {class_path: ArcFaceLoss, scale: 3}": "loss.scale is next to class_path: put it into init_args.",
     "loss: {class_path: ArcFaceLoss, init_args: [3]}": "ArcFaceLoss with [3], but must map its arguments to values.",
     "data: {class_path: proxemic.data.Glyphs, dict_kwargs: {train_classes: 3}}": "data.train_classes is no further"
     " keyword of Glyphs: put it into init_args.",
@@ -92,7 +92,7 @@ PAIRS = ("--loss=PairwiseLoss", "--loss.loss=pytorch_metric_learning.losses.Cont
         (["--model.pooling.x", "1"], "There is no flag --model.pooling.x: model.pooling is a single value."),
         (
             ["--loss=WarpedSoftmaxLoss", "--loss.f1=proxemic.files.write_text"],
-            "loss.f1 is proxemic.files.write_text, which cannot stand there: give a class derived from nn.Module",
+            "loss.f1 is proxemic.files.write_text, which cannot be used there: give a class derived from nn.Module",
         ),
         (["--training.epochs", "many"], "training.epochs is many, but must be a whole number."),
         (
@@ -112,7 +112,7 @@ def test_of_a_flag(flags: list[str], sentence: str) -> None:
 @pytest.mark.parametrize("name", ["MeanProxyNorm", "CenterRegularizer", "MeanPooling"])
 def test_of_a_module_that_is_no_loss(name: str) -> None:
     given = refusal(find_recipe("glyphs-small"), "--loss", name)
-    assert given.startswith(f"loss is proxemic.losses.{name}, which cannot stand there: give a class derived from")
+    assert given.startswith(f"loss is proxemic.losses.{name}, which cannot be used there: give a class derived from")
     assert name not in refusal(find_recipe("glyphs-small"), "--loss", "Nonesuch")
 
 
@@ -134,7 +134,7 @@ def test_of_what_a_recipe_extends(tmp_path: Path) -> None:
     for text, sentence in (
         ("[glyphs, 3]", "extends is ['glyphs', 3], but must be the name or the path of a recipe, or a list."),
         ("[]", "extends is [], but must be the name or the path of a recipe, or a list."),
-        ("glyhps", "extends glyhps, but there is no such recipe: give a file beside it"),
+        ("glyhps", "extends glyhps, but there is no such recipe: give a file next to it"),
         ("mine.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
         ("other.yaml", "extends mine.yaml, which extends it in turn: let one of them stand alone."),
         (f"../{tmp_path.name}/mine.yaml", "mine.yaml, which extends it in turn"),

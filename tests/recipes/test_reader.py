@@ -257,7 +257,7 @@ def test_what_a_backbone_s_arguments_name_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="backbone_args"):
         read_recipe(recipe)
     for path in ("os.getcwd", "torch.optim.SGD"):
-        with pytest.raises(UserError, match=r"cannot stand there: give a class derived from nn\.Module"):
+        with pytest.raises(UserError, match=r"cannot be used there: give a class derived from nn\.Module"):
             read_recipe(find_recipe("glyphs-small"), ["--model.backbone", path])
     tagged = read_recipe(find_recipe("glyphs-small"), ["--model.backbone", "resnet18.a1_in1k", "--images.size=48"])
     assert (tagged.recipe.model.custom_backbone, tagged.recipe.model.image_size) == (None, 48)

@@ -55,7 +55,7 @@ def test_a_recipe_that_names_what_does_not_stand_there_is_refused_and_runs_nothi
 
 @pytest.mark.parametrize("flag", ["--loss=os.system", "--optim.schedule={class_path: os.abort}", "--data=pdb.Pdb"])
 def test_so_is_a_flag(flag: str, left: Path) -> None:
-    with pytest.raises(UserError, match="cannot stand there"):
+    with pytest.raises(UserError, match="cannot be used there"):
         read_recipe(find_recipe("glyphs-small"), [flag], own_code=True)
 
 

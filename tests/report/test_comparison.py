@@ -66,5 +66,5 @@ def test_charts_show_the_recipes_that_have_the_metric(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no comparison"):
+    with pytest.raises(UserError, match="does not hold a comparison"):
         write_comparison_report(tmp_path, out=tmp_path / "report.html")

@@ -50,5 +50,5 @@ def test_what_training_has_embedded_is_taken(run: Path) -> None:
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         judge_run(tmp_path)

@@ -25,7 +25,7 @@ def test_the_report_of_a_run(browse: Opened, page_of_run: Path, look: dict[str, 
         titles = page.locator("h2").all_inner_texts()
         assert titles[0] == "Verdict"
         said = page.locator(".lead").inner_text()
-        assert " classes never seen in training, the nearest picture is right for " in said
+        assert " classes never seen in training, the nearest image is right for " in said
         assert "; by chance " in said
         page.get_by_role("link", name="Environment").click()
         assert page.get_by_role("link", name="Verdict").is_visible(), "the menu stays"

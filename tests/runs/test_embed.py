@@ -207,7 +207,7 @@ def test_what_a_metric_draws_is_always_the_same_and_disturbs_nothing() -> None:
     [
         (0.5, "Gives, which gives float, but must give a mapping"),
         ({"a": "good"}, "Gives, whose a is 'good', but must be a number"),
-        ({"map@r": 0.5}, "names a value 'map@r', but must give each a name that no other metric has"),
+        ({"map@r": 0.5}, "names a value 'map@r', but must give each value a name that no other metric has"),
         ({"loss": 0.5}, "names a value 'loss'"),
     ],
 )

@@ -265,7 +265,7 @@ def test_a_network_of_timm_for_images_that_are_not_square(tmp_path: Path, monkey
     [
         ({"library": "keras", "version": "3", "configuration": {}}, "must be timm or transformers"),
         ({"library": "timm", "version": version("timm"), "configuration": {"crop_pct": "much"}}, "timm cannot make"),
-        ({"library": "timm", "configuration": {}}, "no sound JSON"),
+        ({"library": "timm", "configuration": {}}, "not a sound JSON"),
     ],
 )
 @needs_lite

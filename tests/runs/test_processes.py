@@ -183,7 +183,7 @@ except module.UserError as error:
 def test_processes_that_do_not_come_are_missed() -> None:
     first, _ = finish(start_together(2, program=("-c", ALONE), slurm=True))
     assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith("Not all of 2 processes came to 127.0.0.1:")
+    assert first.stdout.startswith("Not all 2 processes connected to 127.0.0.1:")
 
 
 def test_torchrun_learns_of_errors_but_not_of_the_loss_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def test_wrong_labels_are_corrected_by_two_people(
     corrected = list_images(photos)
     assert dict(zip(corrected.names, corrected.labels, strict=True)) == after
     said = here("gallery", "apply", shop).stdout
-    assert said == f"11 relabelled, 1 removed, {len(made) - 12} kept: {len(after)} pictures in {shop}\n"
+    assert said == f"11 relabelled, 1 removed, {len(made) - 12} kept: {len(after)} photos in {shop}\n"
     assert labels_of(shop) == after
     assert Path(removed).exists()
     assert here("gallery", "apply", shop).stdout.startswith("0 relabelled, 0 removed, 0 kept")

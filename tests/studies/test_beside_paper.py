@@ -58,7 +58,7 @@ def test_corrupted_pictures_beside_table_iv() -> None:
     assert found["recall@1 cutout"] == ("50.00 ± 0.00", "64.5")
     assert found["recall@1 shear"] == ("–", "67.5")
     assert "Ours: severity 3" in text
-    assert "Figures of a single model on clean pictures, table I: proxemic compare --against paper." in text
+    assert "Figures of a single model on clean images, table I: proxemic compare --against paper." in text
     assert {ours for ours, _ in shown(robustness_against_paper(recipes, values, "map@r", "")).values()} == {"–"}
 
 

@@ -41,7 +41,7 @@ def test_new_begun_and_other_directories(tmp_path: Path) -> None:
 
 def test_settings_are_those_that_it_was_begun_with(tmp_path: Path) -> None:
     made = directory(tmp_path)
-    with pytest.raises(UserError, match=r"holds no work \(it has no work\.json\): .* proxemic labour made"):
+    with pytest.raises(UserError, match=r"does not hold a work \(it has no work\.json\): .* proxemic labour made"):
         made.read()
     recipe = tmp_path / "base.yaml"
     made.begin(Settings(5, ("--optim.lr", "0.1")), {recipe: "{seed: 1, published: null}"})
@@ -54,7 +54,7 @@ def test_settings_are_those_that_it_was_begun_with(tmp_path: Path) -> None:
 def test_errors_name_the_command_that_continues_all_runs(tmp_path: Path) -> None:
     made = directory(tmp_path)
     for error in (Interrupted("Stopped: proxemic train --resume made/one."), KeyboardInterrupt()):
-        with pytest.raises(Interrupted, match=f"go on with {made.resume}"), made.at_work(alone=False):
+        with pytest.raises(Interrupted, match=f"continue with {made.resume}"), made.at_work(alone=False):
             raise error
     with pytest.raises(UserError, match=rf"^The disk is full: {made.resume}\.$"), made.at_work(alone=True):
         raise UserError("The disk is full: proxemic train --resume made/one.")

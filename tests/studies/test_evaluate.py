@@ -84,6 +84,6 @@ def test_the_text_says_what_is_averaged_left_out_and_not_tested(files: Path, tmp
     assert one.text().startswith("22 classes, 58 queries, all images, averages over classes\n")
     assert "2 queries have nothing of the class to find: left out." in one.text()
     both = proxemic.evaluate(paths, labels=tmp_path / "labels.csv", resamples=50, overrides=clustering)
-    said = "Clustering has no values per query to test; compare its intervals model by model."
+    said = "Clustering has no value per query to test: compare the intervals of the two models."
     assert said in both.text()
     assert said not in one.text()

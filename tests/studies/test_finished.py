@@ -76,9 +76,9 @@ def test_what_a_pattern_finds_beside_runs_is_left_out(runs: list[Path], tmp_path
     log = runs[0].parent / "seed-0.log"
     log.write_text("training\n")
     assert [run.path for run in find_runs([*runs, log, runs[0]])] == runs
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         find_runs([tmp_path / "missing"])
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         find_runs([log])
 
 
@@ -98,7 +98,7 @@ def test_a_trial_of_a_search_is_not_looked_at_on_test_classes(runs: list[Path], 
     environment = tmp_path / "trial" / "environment.json"
     environment.write_text(json.dumps(json.loads(environment.read_text()) | {"test": False}))
     assert len(FinishedRun(tmp_path / "trial").splits.train)
-    with pytest.raises(UserError, match="trial of a search"):
+    with pytest.raises(UserError, match="trial of proxemic tune"):
         _ = FinishedRun(tmp_path / "trial").test
 
 

@@ -86,7 +86,7 @@ def test_an_epoch_is_not_chosen_on_classes_that_are_not_there(
     ("value", "words"),
     [
         ("DynamicMarin", "There is no loss.margin DynamicMarin: did you mean DynamicMargin?"),
-        ("torch.Tensor", "torch.Tensor, which cannot stand there: give a class derived from MarginRule"),
+        ("torch.Tensor", "torch.Tensor, which cannot be used there: give a class derived from MarginRule"),
         ("[0.1, x]", r"loss.margin is \[0.1, x\], but must be a number or a list, each a number"),
     ],
 )

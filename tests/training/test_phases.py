@@ -116,7 +116,7 @@ def test_a_start_that_does_not_fit_is_refused(recipe: Path, two_phases: Path, tm
     start = ["--training.start_from", two_phases]
     with pytest.raises(UserError, match="does not fit"):
         run(recipe, tmp_path / "other", *start, "--model.width", "4")
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="does not hold a run"):
         run(recipe, tmp_path / "none", "--training.start_from", tmp_path / "missing")
     with pytest.raises(ValueError, match=r"second_phase\.loss has the parameters"):
         run(recipe, tmp_path / "more", *SECOND, "--second_phase.loss.proxies_per_class", "3")

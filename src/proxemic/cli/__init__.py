@@ -39,7 +39,7 @@ _GROUPS: Mapping[str, Addresses] = {
     "start": _in("proxemic.cli.runs", "demo", "train", "evaluate", "report"),
     "search": {
         "gallery": (
-            "Keep pictures with their vectors, to be searched",
+            "Keep photos with their embeddings, and search them",
             {
                 **_in("proxemic.cli.gallery", "create", "add", "remove", "relabel", "decisions", "apply", "suggest"),
                 **_in("proxemic.cli.gallery", "info", "delete", "verify", "index", "export"),
@@ -75,14 +75,14 @@ _GROUPS: Mapping[str, Addresses] = {
 }
 
 COMMANDS: Addresses = {name: address for group in _GROUPS.values() for name, address in group.items()}
-"""The address of each command's function; or, for a command with actions, its summary and the actions."""
+"""The import path of each command's function; or, for a command with actions, its summary and the actions."""
 
 _EXAMPLES = """examples:
   see what it does, in minutes and without a download
     proxemic demo
-  search photographs without training
-    proxemic gallery create shop PHOTOS && proxemic search shop PICTURE
-  train on your own photographs: a folder with a folder for each class
+  search photos without training
+    proxemic gallery create shop PHOTOS && proxemic search shop PHOTO
+  train on your own photos: a folder with a folder for each class
     proxemic train --recipe own-pretrained --data.root PHOTOS
 """
 
@@ -183,10 +183,10 @@ def build_parser(*, whole: bool = False) -> "_Parser":
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser of a command, or of one of its actions, that reports errors in one sentence.
+    """Parse a command, or one of its actions; errors are one sentence.
 
     Args:
-        address: The address of the command's function, or its actions.
+        address: The import path of the command's function, or the actions.
     """
 
     def __init__(self, *, address: str | Addresses, **settings: Any) -> None:
@@ -230,7 +230,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Parse; store the parser of the chosen command as ``parser``, and flags for a recipe as ``overrides``."""
+        """Parse words and flags; store the command's parser as ``parser``, and flags of a recipe as ``overrides``."""
         if self.command is not None:  # `parse_known_intermixed_args` parses flags, then words
             return super().parse_known_args(args, namespace)
         self.fill()

@@ -1,11 +1,11 @@
-"""The command that shows and empties the kept embeddings and converted networks."""
+"""The command that shows and empties the cache of embeddings and converted networks."""
 
 
 def cache(*, clear: bool = False) -> None:
     """Show the embeddings and converted networks that are kept in the user's cache, or remove them.
 
-    Every command keeps the embeddings that it makes, so that no other embeds the same pictures by the same model again.
-    Those that were not used for the longest time are removed when all exceed 10 GB (PROXEMIC_CACHE_GB; 0 keeps none).
+    Every command keeps the embeddings that it computes, so that no command embeds the same images with the same model
+    again. Above 10 GB, the least recently used ones are removed (PROXEMIC_CACHE_GB sets another limit; 0 keeps none).
     The variable PROXEMIC_CACHE moves the cache. Networks are converted for ONNX Runtime, which is faster on most CPUs.
 
     Args:

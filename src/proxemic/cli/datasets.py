@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from proxemic.data.sources import DatasetReport
 
 _NOTE = """\
-Sizes are images of classes. A download is checked against its MD5; In-Shop publishes none, so that there its archive's
-own checksums and the counts are all that is checked. Where to read about each, and to get what is fetched by hand:
+Sizes are images of classes. A download is checked against its MD5. In-Shop publishes none: its archive's own checksums
+and the counts are checked. To read about each data set, and to get what must be fetched by hand:
 """
 
 
@@ -21,7 +21,7 @@ def list(*, root: Path | None = None) -> None:
     """List the data sets, with their sizes and how to get them.
 
     Args:
-        root (DIR): Also show which of them are in DIR, or in DIR/NAME.
+        root (DIR): Also show which data sets are in DIR, or in DIR/NAME.
     """
     from proxemic.data.benchmarks import list_benchmarks
     from proxemic.tables import Table
@@ -43,7 +43,7 @@ def list(*, root: Path | None = None) -> None:
 
 
 def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -> None:
-    """Download a data set (an interrupted download continues), check, unpack and count it.
+    """Download a data set, check, unpack and count it; an interrupted download continues.
 
     Args:
         name: The data set, as proxemic datasets list names it.
@@ -61,7 +61,7 @@ def prepare(name: str, /, *, root: Path | None = None, url: str | None = None) -
     try:
         official = prepare(source, url)
     except KeyboardInterrupt:
-        raise Interrupted("Stopped: what has arrived is kept, and the same command goes on from there.") from None
+        raise Interrupted("Stopped: what was downloaded is kept, and the same command continues.") from None
     for count, number in official.counts.items():
         print(f"{count:15} {number:>9,}")
     print(f"{source.facts.title} is whole, in {root}. Find a recipe for it with proxemic recipes list, and train with")
@@ -91,7 +91,7 @@ def check(path: str, /, *, root: Path | None = None, decode: bool = False, json:
         raise SystemExit(1)
 
 
-_HELD_OUT = 0.25  # share for the test, and of the rest for validation, in recipes own, own-pretrained and own-resnet50
+_HELD_OUT = 0.25  # fraction for the test, and of the rest for validation, in the recipes own, own-*
 
 
 def _split_lines(report: "DatasetReport") -> tuple[str, ...]:
@@ -104,11 +104,12 @@ def _split_lines(report: "DatasetReport") -> tuple[str, ...]:
     test = given.get("test", ceil(_HELD_OUT * report.classes - 0.5))
     validation = given.get("validation", ceil(_HELD_OUT * given.get("train", report.classes - test) - 0.5))
     split = (
-        f"training will test on {counted(test, 'class', 'classes')} and choose the epoch on "
-        f"{counted(validation, 'class', 'classes')} (--data.test_fraction, --data.validation_fraction)"
+        f"training will test on {counted(test, 'class', 'classes')} and select the epoch on "
+        f"{counted(validation, 'validation class', 'validation classes')} (--data.test_fraction, "
+        "--data.validation_fraction)"
     )
     warning = (
-        f"WARNING: with fewer than {FEWEST_CLASSES} test classes, results come without intervals and depend on which "
+        f"WARNING: with fewer than {FEWEST_CLASSES} test classes, results have no intervals and depend on which "
         "classes they are: add classes, or raise --data.test_fraction"
     )
     return (split, emphasized(warning)) if test < FEWEST_CLASSES else (split,)

@@ -1,8 +1,8 @@
 """Derive parsers from the signatures and docstrings of the functions that commands call.
 
 The sources are parsed, not imported, because importing torch takes seconds and ``--help`` must answer at once.
-Positional parameters are words of the command, keyword-only ones are flags. A sequence whose flag has a plural name is
-a list with commas; a flag with a singular name may be repeated. Parameters that no word can express are left out.
+Positional parameters are words of the command, keyword-only ones are flags. A sequence is a list with commas if its
+flag has a plural name; a flag with a singular name may be repeated. Parameters that no word can express are left out.
 """
 
 import argparse
@@ -50,14 +50,14 @@ _SHARED = {
         ("source", "query"),
         (
             "",
-            "Folders, tables (.csv, .tsv, .parquet), pictures, patterns as 'photos/**/*.jpg', .txt files with a path "
+            "Folders, tables (.csv, .tsv, .parquet), images, patterns as 'photos/**/*.jpg', .txt files with a path "
             "on each line; or files of vectors: .npy, .parquet with a column embedding",
         ),
     ),
     "roots": (
         "DIR",
-        "A folder or an address of pictures that files of vectors name, or that were moved there with their folder; "
-        "serve, report and contact sheets open pictures below it; may be repeated",
+        "A folder or URL of the images that files of vectors name, or to which images were moved with their folder; "
+        "serve, report and contact sheets open images below it; may be repeated",
     ),
     "recipe": ("NAME|FILE", "The name of a recipe (proxemic recipes list), or a YAML file"),
     "model": ("MODEL", "Where the gallery's model is now (default: where it was)"),
@@ -76,7 +76,7 @@ def options_of(address: str, *, but: Collection[str] = ()) -> Callable[[_Functio
     """Add the keyword-only parameters of another function to a command, which receives them as ``**options``.
 
     Args:
-        address: The function, such as ``proxemic.retrieval:Gallery.add``.
+        address: The import path of the function, such as ``proxemic.retrieval:Gallery.add``.
         but: Names of parameters that are not flags.
     """
     return lambda function: function  # `Command` reads the source
@@ -92,10 +92,10 @@ class _Parameter:
 
 
 class Command:
-    """A command: its function, with the words and flags that the function takes.
+    """Describe a command: its function, and the words and flags that the function takes.
 
     Args:
-        address: The function, such as ``proxemic.cli.pictures:search``.
+        address: The import path of the function, such as ``proxemic.cli.pictures:search``.
     """
 
     def __init__(self, address: str) -> None:
@@ -150,7 +150,7 @@ def flag_of(name: str) -> str:
 
 
 def read_seeds(text: str) -> list[int]:
-    """Parse seeds: their number, or a list.
+    """Parse seeds: how many, or a list of them.
 
     >>> read_seeds("3"), read_seeds("0,7"), read_seeds("7,")
     ([0, 1, 2], [0, 7], [7])

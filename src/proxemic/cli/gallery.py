@@ -32,17 +32,17 @@ def create(
     whiten: bool = True,
     **adding: Any,
 ) -> None:
-    """Create a gallery, and add pictures or vectors to it.
+    """Create a gallery, and add photos or vectors to it.
 
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
         model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for
-            pictures: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
-        dim: Keep only the first N numbers of an embedding, for a model that was trained by MatryoshkaLoss.
+            photos: timm:tf_efficientnet_lite0, with the weights of the extra pretrained).
+        dim: Keep only the first N dimensions of each embedding, for a model that was trained with MatryoshkaLoss.
         distance: The distance between vectors (default: the model's, or cosine).
         index: The index, built after everything is added.
-        whiten: Whiten the features of a pretrained network, for 500 pictures or more and a gallery in a folder.
+        whiten: Whiten the features of a pretrained network, for 500 photos or more and a gallery in a folder.
     """
     say("Creating", gallery)
     from proxemic.retrieval import Gallery
@@ -55,49 +55,49 @@ def create(
 
 @options_of("proxemic.retrieval:Gallery.add")
 def add(gallery: str, source: Sequence[str] = (), /, *, model: str | None = None, **adding: Any) -> None:
-    """Add pictures or vectors; rows whose paths the gallery has stay unchanged.
+    """Add photos or vectors; those whose paths are in the gallery already stay unchanged.
 
-    If the pictures of a gallery were moved with their folder, give the new folder by --root, with or without a source.
-    All commands then find them there.
+    If the photos of a gallery were moved with their folder, give the new folder by --root, with or without a source.
+    All commands then find the photos there.
     """
     say("Adding to", gallery)
     from proxemic.retrieval import Gallery
 
     if not source and "roots" not in adding:
-        raise UserError("Nothing says what to add: give pictures or vectors, or where pictures have moved (--root).")
+        raise UserError("There is nothing to add: give photos or vectors, or the folder of moved photos (--root).")
     opened = Gallery.open(gallery, model)
     _say_added(opened, opened.add(source or None, **adding))
 
 
 def _say_added(gallery: "Gallery", added: "Added") -> None:
-    say_unreadable(added.unreadable, "picture", "pictures")
+    say_unreadable(added.unreadable, "photo", "photos")
     if count := len(added.ignored):
         named = ", ".join(added.ignored[:3]) + ", ..." * (count > 3)
-        say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, no pictures by their names: {named}")
+        say(f"{count:,} {'file is' if count == 1 else 'files are'} ignored, not photos by their names: {named}")
     for note in added.notes:
         say(note)
     if added.known:
         say(f"{added.known:,} {'was' if added.known == 1 else 'were'} there already and stay as before")
     if added.changed:
-        say(f"{added.changed:,} of these changed since they were embedded: to embed them again, give --update")
+        say(f"{added.changed:,} of these files changed since they were embedded: give --update to embed them again")
     if added.unreadable and not added.rows and not added.known and not added.updated:
-        raise UserError(f"Nothing was added to {gallery.store.address}: none of the pictures can be read.")
+        raise UserError(f"Nothing was added to {gallery.store.address}: none of the photos can be read.")
     updated = f"{added.updated:,} updated, " * bool(added.updated)
     print(f"{added.rows:,} added, {updated}{len(gallery):,} in {gallery.store.address}")
 
 
 def remove(gallery: str, /, *, where: Sequence[str] = (), path: Sequence[str] = ()) -> None:
-    """Remove pictures, without asking.
+    """Remove photos, without asking.
 
     Args:
-        where (COLUMN=VALUE): A condition on rows, such as label=shoe; may be repeated. Values of one column are
-            alternatives; different columns must all match; label= selects rows without a label.
-        path (PATH): Remove this picture, instead of conditions; may be repeated.
+        where (COLUMN=VALUE): A condition on photos, such as label=shoe; may be repeated. Values of one column are
+            alternatives; different columns must all match; label= selects photos without a label.
+        path (PATH): Remove this photo, instead of conditions; may be repeated.
     """
     say("Removing from", gallery)
     conditions = read_conditions(where, "--where")
     if conditions and path:
-        raise UserError("--where and --path are both given: remove by one of them, then by the other.")
+        raise UserError("--where and --path are both given: remove with one of them, then with the other.")
     from proxemic.data.sources.listing import absolute
     from proxemic.retrieval import Gallery
 
@@ -113,14 +113,14 @@ def relabel(gallery: str, labels: str, /) -> None:
     """Change labels by a table with the columns path and label.
 
     Args:
-        labels (TABLE): A .csv, .tsv or .parquet table; an empty label removes the picture's label. Other pictures keep
+        labels (TABLE): A .csv, .tsv or .parquet table; an empty label removes the photo's label. Other photos keep
             their labels.
     """
     say("Relabelling", gallery)
     from proxemic.retrieval import Gallery, relabel
 
     opened = Gallery.open(gallery)
-    print(f"{relabel(opened, labels):,} of {len(opened):,} pictures of {opened.store.address} have another label")
+    print(f"{relabel(opened, labels):,} of {len(opened):,} photos of {opened.store.address} have a new label")
 
 
 def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = None) -> None:
@@ -128,8 +128,8 @@ def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = 
 
     Args:
         out (FILE): Write the decisions to this .csv table.
-        relabel (FILE): Write a .csv table to train on, with the paths and labels of all labelled pictures after all
-            decisions; pictures to remove are left out.
+        relabel (FILE): Write a .csv table to train on, with the paths and labels of all labelled photos after all
+            decisions; photos to remove are left out.
     """
     say("Reading", gallery)
     from proxemic.outputs import check_csv
@@ -146,14 +146,14 @@ def decisions(gallery: str, /, *, out: str | None = None, relabel: str | None = 
         Table(columns, rows).write(Path(out))
         print(f"{len(rows):,} decisions in {out}")
     if relabel is not None:
-        print(f"{write_corrected_table(opened, relabel):,} pictures in {relabel}")
+        print(f"{write_corrected_table(opened, relabel):,} photos in {relabel}")
     if out is None and relabel is None:
         table = Table(columns[1:], [row[1:] for row in rows], align="l" * (len(columns) - 1))
         print(table.text() if rows else "Nobody has decided anything: proxemic serve --review")
 
 
 def apply(gallery: str, /) -> None:
-    """Apply the decisions that people made in proxemic serve --review to the labels; no file is moved or deleted."""
+    """Apply the decisions of proxemic serve --review to the labels; no file is moved or deleted."""
     say("Applying the decisions about", gallery)
     from proxemic.retrieval import Gallery
     from proxemic.retrieval.curation import apply_decisions
@@ -161,20 +161,20 @@ def apply(gallery: str, /) -> None:
     opened = Gallery.open(gallery)
     done = apply_decisions(opened)
     for item in done.outdated[:_SHOWN]:
-        say(f"Not applied, as the picture has another label now or is gone: {item.path}")
+        say(f"Not applied, as the photo has another label now or is gone: {item.path}")
     if len(done.outdated) > _SHOWN:
         say(f"{len(done.outdated) - _SHOWN:,} more were not applied: proxemic gallery decisions lists them as outdated")
     print(
-        f"{done.relabelled:,} relabelled, {done.removed:,} removed, {done.kept:,} kept: {len(opened):,} pictures in "
+        f"{done.relabelled:,} relabelled, {done.removed:,} removed, {done.kept:,} kept: {len(opened):,} photos in "
         f"{opened.store.address}"
     )
 
 
 @options_of("proxemic.retrieval:suggest_labels")
 def suggest(gallery: str, /, **options: Any) -> None:
-    """Suggest pictures to label next, as a table with path and label to fill in for gallery relabel.
+    """Suggest photos to label next, as a table with path and label to fill in for gallery relabel.
 
-    They are the most typical pictures of groups of pictures without a label.
+    Photos without a label are grouped, and the most typical photos of each group are suggested.
     """
     say("Looking at", gallery)
     from proxemic.retrieval import suggest_labels
@@ -192,7 +192,7 @@ def info(gallery: str, /, *, format: Literal["table", "json"] = "table") -> None
 
 
 def delete(gallery: str, /, *, yes: bool = False) -> None:
-    """Delete a gallery with all its vectors, but none of the pictures.
+    """Delete a gallery with all its vectors, but none of the photos.
 
     Args:
         yes: Confirm the deletion, which cannot be undone; required.
@@ -200,7 +200,7 @@ def delete(gallery: str, /, *, yes: bool = False) -> None:
     address = without_password(gallery)
     say(f"Deleting {address}")
     if not yes:
-        raise UserError(f"{address} would be deleted for good: add --yes if that is meant.")
+        raise UserError(f"{address} would be deleted for good: add --yes to confirm.")
     from proxemic.retrieval import Gallery
 
     Gallery.delete(gallery)
@@ -216,7 +216,7 @@ def verify(gallery: str, /) -> None:
     if problems := opened.verify():
         print("\n".join(problems))
         raise SystemExit(1)
-    print(f"{opened.store.address} is sound: {len(opened):,} pictures")
+    print(f"{opened.store.address} is sound: {len(opened):,} photos")
 
 
 def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
@@ -241,9 +241,9 @@ def index(gallery: str, kind: Index, /, *, set: Sequence[str] = ()) -> None:
 
 
 def export(gallery: str, file: str, /) -> None:
-    """Export a gallery to a Parquet file, as a backup or to move it to another store.
+    """Export a gallery to a Parquet file, as a backup or to move the gallery to another store.
 
-    The file has paths, labels, all columns and vectors, but neither the pictures nor the model.
+    The file contains paths, labels, all other columns and vectors, but neither the photos nor the model.
 
     Args:
         file (FILE): A .parquet file.
@@ -252,16 +252,16 @@ def export(gallery: str, file: str, /) -> None:
     from proxemic.retrieval import export_gallery
 
     rows = export_gallery(gallery, file, report=say)
-    print(f"{rows:,} pictures in {file}: proxemic gallery import makes the gallery again")
+    print(f"{rows:,} photos in {file}: proxemic gallery import restores the gallery from it")
 
 
 def import_(gallery: str, file: str, /) -> None:
-    """Create a gallery from a file of gallery export.
+    """Create a gallery from a file that gallery export wrote.
 
     Args:
         gallery (GALLERY): A new or empty folder, postgresql://USER@HOST/DATABASE/NAME, milvus://HOST:PORT/NAME, or
             milvus-lite:FILE.
-        file (FILE): The file; nothing in it is executed.
+        file (FILE): The Parquet file; no code in it is run.
     """
     say(f"Importing {file}")
     from proxemic.retrieval import import_gallery

@@ -1,4 +1,4 @@
-"""Print notes to standard error, beside the output of a command."""
+"""Print notes to standard error, apart from the output of a command."""
 
 import sys
 from collections.abc import Mapping

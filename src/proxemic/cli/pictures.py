@@ -1,4 +1,4 @@
-"""The commands that use a trained network on pictures and galleries."""
+"""The commands that use a trained network on photos and galleries."""
 
 import os
 import signal
@@ -22,17 +22,17 @@ _SHOWN = 10
 
 @options_of("proxemic.retrieval:embed_to_file")
 def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **options: Any) -> None:
-    """Embed pictures, with or without labels, into a file of vectors.
+    """Embed images, with or without labels, and write the embeddings to a file of vectors.
 
-    After an interruption, the same command continues; vectors are then equal to 1e-6. Under torchrun, several processes
-    of a machine share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
+    After an interruption, the same command continues; vectors then differ by at most 1e-6 from those of a single pass.
+    Under torchrun, several processes of a machine share the work: torchrun --nproc-per-node 8 -m proxemic embed ...
 
     Args:
-        sources (SOURCE): Folders, tables (.csv, .tsv, .parquet) with the column path, pictures, patterns such as
+        sources (SOURCE): Folders, tables (.csv, .tsv, .parquet) with the column path, images, patterns such as
             'photos/**/*.jpg', or .txt files with a path on each line; for a model that is only a head, one file of
             vectors.
         out (FILE)
-        model (MODEL): A run, a model.safetensors, an .onnx file with a .json beside it; or a pretrained network:
+        model (MODEL): A run, a model.safetensors, an .onnx file with a .json next to it; or a pretrained network:
             timm:NAME, hf:NAME, such as hf:facebook/dinov2-small, or hf:FOLDER (default:
             timm:tf_efficientnet_lite0).
         ray_address (ADDRESS)
@@ -43,7 +43,7 @@ def embed(sources: Sequence[str], /, *, out: str, model: str | None = None, **op
     try:
         written = embed_to_file(sources, out, model, report=say, **options)
     except KeyboardInterrupt:
-        raise UserError("Stopped: what was embedded is kept, and the same command goes on.") from None
+        raise UserError("Stopped: what was embedded is kept, and the same command continues.") from None
     if written is not None:
         rate = f", {written.embedded / written.seconds:,.0f} images/s" if written.embedded else ""
         print(f"{written.rows:,} x {written.dim} in {written.path}{computed_in(written.precision)}{rate}")
@@ -59,20 +59,20 @@ def calibrate(
     format: Literal["table", "json", "csv", "markdown"] = "table",
     **options: Any,
 ) -> None:
-    """Learn from held-out classes how near a picture must be to be recognised.
+    """Learn from held-out classes how near a photo must be to be recognised.
 
-    The classes must not be in the model's training: a run's validation classes, or others. Each picture searches those
-    of all other classes; it is a false accept if its nearest picture there is within the threshold. The threshold is
-    kept in the gallery or, without --gallery, in calibration.json beside the run or the model file, where proxemic
-    recognize finds it; for a model by name, it is only printed.
+    The model must not have been trained on these classes: take a run's validation classes, or others. Each photo is a
+    query among the photos of all other classes. If its nearest photo there is within the threshold, that is a false
+    accept. The threshold is kept in the gallery. Without --gallery, it is kept in calibration.json next to the run or
+    the model file, where proxemic recognize finds it; for a pretrained network by name, it is only printed.
 
     Args:
-        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; with --gallery, it is
-            known already.
-        gallery (GALLERY): Learn the threshold for this gallery, at its size: each of its classes in turn plays the
-            unknown class, or the classes of --data.root do.
-        data_root (SOURCE): Take other labelled images, a folder or a table, or a file of labelled vectors; classes in
-            the run's training are left out, and those in its test if there are others. With --gallery, pictures of
+        model (MODEL): A run directory, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME; not needed with
+            --gallery, which knows its model.
+        gallery (GALLERY): Learn the threshold for this gallery, at its size: each of its classes in turn is used as the
+            unknown class, or the classes of --data.root are.
+        data_root (SOURCE): Take other labelled photos, a folder or a table, or a file of labelled vectors. Training
+            classes of the run are left out; so are its test classes, if there are others. With --gallery, photos of
             unknown classes, with or without labels.
         rate (RATE)
     """
@@ -93,18 +93,17 @@ def calibrate(
 
 @options_of("proxemic.retrieval:clean")
 def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
-    """Find wrong labels, duplicates and outliers among pictures.
+    """Find wrong labels, duplicates and outliers among photos.
 
-    The findings are written as tables and as a page with the pictures, worst first; nothing is removed or changed. The
-    model may have been trained on the same labels. Duplicates are exact or near, also across splits, which come from a
-    table's column split, or from folders train, validation and test. Pictures without a label are only examined for
-    duplicates and outliers. Copies that are recompressed, resized, brightened or mirrored are found, but not cropped or
-    rotated ones.
+    The findings are written as tables and as a page with the photos, worst first; nothing is removed or changed. The
+    model may have been trained on the same labels. Duplicates are exact or near copies, also across splits (a table's
+    column split, or folders train, validation and test). Copies that are recompressed, resized, brightened or mirrored
+    are found; cropped or rotated ones are not. Photos without a label are only examined for duplicates and outliers.
 
     Args:
-        source (SOURCE): Folders of pictures, tables (.csv, .tsv, .parquet) with the column path and perhaps label and
-            split, pictures, patterns, .txt files with a path on each line; or one file of vectors (.parquet, .npy).
-        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for pictures:
+        source (SOURCE): Folders of photos, tables (.csv, .tsv, .parquet) with the column path and perhaps label and
+            split, photos, patterns, .txt files with a path on each line; or one file of vectors (.parquet, .npy).
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for photos:
             timm:tf_efficientnet_lite0).
         out (DIR): Write labels.csv, duplicates.csv, outliers.csv, unreadable.csv and index.html into it.
     """
@@ -138,14 +137,14 @@ def clean(source: Sequence[str], /, *, model: str | None = None, **options: Any)
 
 @options_of("proxemic.retrieval:cluster")
 def cluster(source: Sequence[str], /, *, model: str | None = None, **options: Any) -> None:
-    """Group pictures that have no labels.
+    """Group photos that have no labels.
 
-    The groups are written as a table, or as a folder of links with a folder for each group. If pictures have labels,
+    The groups are written as a table, or as a folder of links with a folder for each group. If photos have labels,
     the agreement of the groups with them is printed.
 
     Args:
         source (SOURCE)
-        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for pictures:
+        model (MODEL): A run, a model.safetensors, an .onnx file, timm:NAME, or hf:NAME (default for photos:
             timm:tf_efficientnet_lite0).
         out (FILE.csv|DIR): A table with the columns path, cluster (-1: none) and distance to the medoid; or a new
             folder of links.
@@ -158,18 +157,18 @@ def cluster(source: Sequence[str], /, *, model: str | None = None, **options: An
 
 @options_of("proxemic.retrieval:export")
 def export(model: str, /, *, to: Literal["onnx", "torch"] = "onnx", out: str | None = None, **options: Any) -> None:
-    """Write a model as an ONNX file, or a program of torch, with a model card.
+    """Export a model as an ONNX file or a program of torch, with a model card.
 
-    The preprocessing (NAME.json) and a model card (NAME.md) are written beside it. The file is compared with the model
-    on images first: unless embeddings differ by at most 1e-4 and Recall@1 is the same, nothing is written. The loss of
-    Recall@1 by --half and --int8 is printed.
+    The preprocessing (NAME.json) and the model card (NAME.md) are written next to the exported file. First, the export
+    is compared with the model on images: if embeddings differ by more than 1e-4, or Recall@1 differs, nothing is
+    written. For --half and --int8, the loss of Recall@1 is printed.
 
     Args:
         model (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
         out (FILE)
-        source (SOURCE): Compare on these labelled pictures, a folder or a table, not on the run's test images.
+        source (SOURCE): Compare on these labelled images, a folder or a table, not on the run's test images.
         most_images: Compare on about N images, of whole classes (default: on all).
-        licence (NAME): The license for the model card, as hubs name it: mit, cc-by-nc-4.0.
+        licence (NAME): The license for the model card, as hubs name it, such as mit or cc-by-nc-4.0.
     """
     say(f"Exporting {model}")
     from proxemic.retrieval import export
@@ -191,17 +190,17 @@ def search(
     model: str | None = None,
     **options: Any,
 ) -> None:
-    """Find the pictures of a gallery that are nearest to other pictures, or to a text.
+    """Find the photos of a gallery that are nearest to other photos, or to a text.
 
-    A plain folder of pictures needs no gallery: its vectors are kept in the user's cache (proxemic cache).
-    Queries are pictures, vectors or texts. Unreadable queries are listed; the exit code is 2 if no query is readable.
+    A plain folder of photos can be searched without a gallery: its vectors are kept in the user's cache (proxemic
+    cache). Queries are photos, vectors or texts. Unreadable queries are listed; the exit code is 2 if none is readable.
 
     Args:
         text (TEXT)
         where (COLUMN=VALUE): A condition on hits, such as label=shoe; may be repeated. Values of one column are
             alternatives; different columns must all match; label= selects hits without a label.
         html: Also write a contact sheet: one web page, .html.
-        png: Also write a contact sheet as a picture, .png.
+        png: Also write a contact sheet as an image, .png.
     """
     conditions = read_conditions(where, "--where")
     sheets = {".html": html, ".png": png}
@@ -221,7 +220,7 @@ def search(
     result = search_gallery(opened, *query, text=text, where=conditions, **options)
     say_unreadable(result.unreadable, "query", "queries")
     if not any(answer.hits for answer in result.answers):
-        lacking = "no pictures that meet the conditions" if len(opened) else "no pictures: add some first"
+        lacking = "no photos that meet the conditions" if len(opened) else "no photos: add some first"
         say(f"{opened.store.address} has {lacking}")
     print(result.text(format))
     made = [
@@ -246,11 +245,11 @@ def recognize(
     model: str | None = None,
     **options: Any,
 ) -> None:
-    """Name what pictures show by the labels of a gallery, or report them as unknown.
+    """Label photos by the nearest labelled photos of a gallery, or report them as unknown.
 
-    A picture gets the label of the nearest labelled picture if it is near enough: within the threshold that proxemic
-    calibrate has learnt for the gallery or its run, or a distance of your own. Queries with labels are counted as
-    right, wrong or unknown. Unreadable queries are listed; the exit code is 2 if no query is readable.
+    A photo gets the label of the nearest labelled photo if that is within the threshold, which proxemic calibrate has
+    learnt for the gallery or its run, or which you give. Queries with labels are counted as right, wrong or unknown.
+    Unreadable queries are listed; the exit code is 2 if no query is readable.
     """
     say("Recognising by", gallery)
     from proxemic.retrieval import Gallery, recognize
@@ -266,9 +265,9 @@ def recognize(
 def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
     """Create a better gallery from the labels of a gallery, in seconds.
 
-    A head over its vectors is whitened, which needs no labels, and trained on the labels; it keeps what helps on
-    held-out pictures. The given gallery is unchanged, and no picture is embedded again. Two labels per class help a
-    little, five or more help much. Correct labels by gallery relabel and improve again.
+    A head on top of the gallery's vectors is whitened, which needs no labels, and trained on the labels. Only the steps
+    that help on held-out photos are kept. The given gallery is unchanged, and no photo is embedded again. Two labels
+    per class help a little, five or more help much. If you correct labels with gallery relabel, improve again.
 
     Args:
         out (DIR): A new folder for the better gallery and its model (default: only measure).
@@ -279,7 +278,7 @@ def improve(gallery: str, /, *, out: str | None = None, **options: Any) -> None:
     found = improve_gallery(gallery, out, report=say, **options)
     print(found.text())
     if found.address is not None:
-        print(f"Made {found.address}: search it as any other; it also holds its model")
+        print(f"Made {found.address}: search it like any other gallery; it contains its model")
 
 
 @options_of("proxemic.serve:serve")
@@ -296,18 +295,18 @@ def serve(
 ) -> None:
     """Show a gallery in a browser, and answer searches over HTTP.
 
-    Drop, paste or choose a picture on the page to see its neighbours; /openapi.json describes the HTTP interface. Only
+    Drop, paste or choose a photo on the page to see its neighbours; /openapi.json describes the HTTP interface. Only
     this machine can reach the server, unless --host is given. With --review, another page shows suspected labels,
-    duplicates and outliers for people to decide about; proxemic gallery apply then corrects the labels.
+    duplicates and outliers, and people decide about them; proxemic gallery apply then corrects the labels.
 
     Args:
         token: A secret that clients must send, 16 characters or more; the variable PROXEMIC_TOKEN hides it from other
             users of this machine.
         names (NAME): A further host name of the server; may be repeated.
-        max_bytes: Most bytes of a request.
-        max_pixels: Most pixels of a query, and of all pictures that are decoded at the same time.
-        max_seconds (S): Most seconds to receive a request, and to answer it.
-        max_queue: Most waiting requests.
+        max_bytes: Largest size of a request, in bytes.
+        max_pixels: Largest number of pixels of a query, and of all photos that are decoded at the same time.
+        max_seconds (S): Time limit in seconds to receive a request, and to answer it.
+        max_queue: Largest number of waiting requests.
     """
     say("Opening", gallery)
     before = signal.getsignal(signal.SIGINT)

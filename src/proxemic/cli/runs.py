@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from proxemic.training import TrainingResult
 
 _DEMO_NEXT = """
-The report shows characters that were never trained on beside their nearest neighbours. To go on:
+The report shows characters that were never trained on, each next to its nearest neighbours. To go on:
   another loss on the same images: proxemic train --recipe glyphs --loss ProxyAnchorLoss
-  your own photographs, a folder of class folders: proxemic train --recipe own-pretrained --data.root FOLDER
+  your own photos, a folder of class folders: proxemic train --recipe own-pretrained --data.root FOLDER
   everything else that is ready to run: proxemic recipes list
 """
 
@@ -37,16 +37,17 @@ def train(
 ) -> None:
     """Train an embedding and evaluate it on unseen classes.
 
-    A recipe describes the training. The epoch is chosen on held-out classes, and the test classes are evaluated once.
+    A recipe describes the training. The epoch is selected on validation classes, held out from training; the test
+    classes are evaluated once, at the end.
     Every value of a recipe is a flag: --data.root DIR, --training.epochs 20, --loss.alpha 16, --loss ProxyAnchorLoss,
     ... See them all with: proxemic recipes show NAME.
 
     Args:
         out (DIR): The run directory (default: runs/RECIPE-DATE-TIME).
-        resume (RUN): Continue this unfinished run from its last checkpoint; --data.root DIR tells where its data were
-            moved. To train a finished run further, begin a new one with its weights, by --training.start_from RUN.
+        resume (RUN): Continue this unfinished run from its last checkpoint; --data.root DIR if its data were moved to
+            DIR. To train a finished run further, begin a new one with its weights, by --training.start_from RUN.
         strict: Fail if an image is unreadable, instead of skipping it.
-        no_validation: Train on all training classes and choose the epoch on the test classes, as many papers do; the
+        no_validation: Train on all training classes and select the epoch on the test classes, as many papers do; the
             results say so.
     """
     began = time.monotonic()
@@ -69,7 +70,7 @@ def train(
             from proxemic.recipes import find_recipe
 
             if recipe is None:
-                own = "--recipe own-pretrained trains on photographs of your own; or " * ("data.root" in overrides)
+                own = "--recipe own-pretrained trains on your own photos; or " * ("data.root" in overrides)
                 raise UserError(
                     f"--recipe is missing: {own}name one that proxemic recipes list prints, or give a YAML file."
                 )
@@ -82,14 +83,14 @@ def train(
                 result = _train(recipe, out, overrides, **options)
             except UserError as error:
                 if strict and "data.strict" in str(error):
-                    raise UserError("--strict is for recipes of own images: leave it out here.") from error
+                    raise UserError("--strict is for recipes of your own images: leave it out here.") from error
                 raise
     if result.metrics:  # only in the first process, after the others have ended
         _report_at_the_end(result)
 
 
 def demo(*, out: Path | None = None, overrides: "Flags") -> None:
-    """Train on pictures of drawn characters, in a few minutes and without a download.
+    """Train on images of drawn characters, in a few minutes and without a download.
 
     Train the recipe glyphs, print the results on unseen characters, and suggest what to try next.
 
@@ -145,11 +146,11 @@ def evaluate(
     overrides: "Flags",
     **options: Any,
 ) -> None:
-    """Evaluate a trained model on images, or embeddings made elsewhere; compare two.
+    """Evaluate a trained model on images, or embeddings made elsewhere; or compare two of them.
 
     A run is evaluated on its own test classes, or on another folder or table: on its test split if it has one, or on
     all its images. Two models are compared on the same queries. A table has the columns path and label and perhaps
-    those of Open Metric Learning: split, is_query, is_gallery, sequence (rows of one burst or video are not hits of
+    those of Open Metric Learning: split, is_query, is_gallery, sequence (images of one burst or video are not hits of
     each other), category, and a box x_1, y_1, x_2, y_2. The run's data and evaluation settings are flags: --data.root
     DIR, --evaluation.recall_at [1,10,100], --evaluation.precision_at [10], --evaluation.map_at [10],
     --evaluation.map_divisors [min,hits], --evaluation.ndcg_at [10], --evaluation.map true, --evaluation.mrr true,
@@ -159,10 +160,12 @@ def evaluate(
 
     Args:
         targets (RUN|FILE)
-        query (DIR|TABLE|FILE): Images that search those of --gallery; for a model of vectors, a file of vectors.
-        gallery (DIR|TABLE|FILE): Images or vectors to search; or embeddings that the target's embeddings search.
+        query (DIR|TABLE|FILE): Query images, to search among those of --gallery; for a model of vectors, a file of
+            vectors.
+        gallery (DIR|TABLE|FILE): Images or vectors to search; if the target is a file of embeddings, the embeddings to
+            search.
         worst: Show the N worst classes and queries.
-        pictures: Write an .html page with the queries of --worst, or of --chosen, and their neighbours.
+        pictures: Write an .html page with the images of the queries of --worst, or of --chosen, and their neighbours.
         chosen (PATH): A query for --pictures, by its path or the end of its path; may be repeated.
         json: Short for --format json.
     """
@@ -172,7 +175,7 @@ def evaluate(
         name = "--worst" if worst else "--pictures"
         raise UserError(f"{name} is for one model: leave it out, or evaluate the two one by one.")
     if chosen and pictures is None:
-        raise UserError("--chosen says which queries --pictures draws: give --pictures FILE, too.")
+        raise UserError("--chosen names the queries that --pictures draws: give --pictures FILE, too.")
     if worst and pictures is None and form != "table":
         raise UserError("--worst is for the table: for programs, write --per-class FILE.csv or --per-query FILE.csv.")
     say(f"Evaluating {' and '.join(targets)}")
@@ -203,10 +206,10 @@ def verify(
     against: Literal["paper"] | None = None,
     **options: Any,
 ) -> None:
-    """Evaluate a model by pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, or your own.
+    """Evaluate a model on pairs: LFW, CFP-FP, AgeDB-30, CALFW, CPLFW, or your own.
 
-    Each of ten folds decides whether a pair shows the same person or thing by the threshold that is best on the other
-    nine. A run's table is written to its verification.json, unless --out names another file.
+    There are ten folds. In each, the threshold that is best on the other nine decides whether a pair shows the same
+    person or thing. A run's table is written to its verification.json, unless --out names another file.
 
     Args:
         target (MODEL): A run directory, a model.safetensors, timm:NAME, or hf:NAME.
@@ -242,22 +245,22 @@ def report(
     new_images: Literal["leave", "join"] = "leave",
     map: Literal["pca", "tsne", "umap"] = "pca",
 ) -> None:
-    """Write a page about a run or a gallery: metrics with intervals, pictures, a map, curves, recipe.
+    """Write a page about a run or a gallery: metrics with intervals, images, a map, curves, recipe.
 
-    The page is one HTML file, which works offline: metrics with intervals beside those of the network before training,
-    queries with their neighbours, confused classes, distances, a map, why pictures are near, curves, data, recipe and
-    environment. Further runs are compared with the first on its pictures. The page of a gallery has a summary,
-    duplicates, and those other parts for which there are labels and a model. For a pretrained network or an ONNX file,
-    the page is about the pictures of --data.root.
+    The page is one HTML file, which works offline. It shows metrics with intervals, compared with the network before
+    training, queries with their neighbours, confused classes, distances, a map, why images are near, curves, data,
+    recipe and environment. Further runs are compared with the first on its images. The page of a gallery has a summary,
+    duplicates, and the other parts for which there are labels and a model. For a pretrained network or an ONNX file,
+    the page is about the images of --data.root.
 
     Args:
         targets (RUN|GALLERY|MODEL): A finished run, and others to compare; or a gallery: a directory, postgresql://...,
             milvus://...; or timm:NAME, hf:NAME or an .onnx file.
         out: The page (default: report.html in the run, or here for a gallery).
         model (RUN|FILE): The gallery's model, if it has moved.
-        data_root (SOURCE): Show these labelled pictures, a folder or a table, instead of the run's test pictures.
-        new_images: Leave out pictures that came after the run began, or let them join the split of their class.
-        map: The projection of the map of pictures: principal components, or tsne or umap, which keep neighbours
+        data_root (SOURCE): Show these labelled images, a folder or a table, instead of the run's test images.
+        new_images: Leave out images that were added after the run began, or let them join the split of their class.
+        map: The projection of the map of images: principal components, or tsne or umap, which keep neighbours
             together but take seconds; umap needs the extra umap.
     """
     first, *others = targets
@@ -286,7 +289,7 @@ def report(
         if given and kind not in meant:
             raise UserError(f"{name} is for a {' or a '.join(meant)}, but {shown} is a {kind}: leave it out.")
     if kind == "model" and data_root is None:
-        raise UserError(f"A report on {shown} is about a folder of pictures: give --data.root DIR.")
+        raise UserError(f"A report on {shown} is about a folder of images: give --data.root DIR.")
     if kind == "run":
         out = out or Path(first, "report.html")
         page = write_report(first, *others, out=out, root=data_root, projection=map, new_images=new_images, report=say)
@@ -297,7 +300,7 @@ def report(
 
 
 def _report_at_the_end(result: "TrainingResult") -> None:
-    """Write the report of a new run, and print its path, the next commands, and the seconds of each step."""
+    """Write the report of a new run; print its path, the commands to run next, and the seconds of each step."""
     out, metrics = result.path / "report.html", result.path / "metrics.json"
     if out.exists() and out.stat().st_mtime_ns >= metrics.stat().st_mtime_ns:  # a finished run was resumed
         return

@@ -18,12 +18,12 @@ def emphasized(line: str) -> str:
 
 
 def print_metrics(result: Mapping[str, Any]) -> None:
-    """Print the verdict, warnings, and the metrics of ``metrics.json`` beside those before training and by chance.
+    """Print a summary, warnings, and the metrics of ``metrics.json``, next to those before training and by chance.
 
-    Without test classes, print the metrics of the validation.
+    Without test classes, print the metrics on the validation classes.
     """
     if "phases" in result:
-        ends = {"plateau": "to a plateau", "epochs": "all that there may be"}
+        ends = {"plateau": "to a plateau", "epochs": "the most allowed"}
         phases = [f"{phase['epochs']} epochs, {ends[phase['reason']]}" for phase in result["phases"]]
         print(f"Trained for {'; then, in the second phase, '.join(phases)}.")
     if result.get("split") == "nothing held out":
@@ -32,7 +32,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
         if "validation" in result:
             columns = ("validation", "validation_start", "validation_untrained")
             shown = {name.removeprefix("validation_"): result[name] for name in columns if name in result}
-            print_table(f"Validation, which chose {_chosen(result)}{computed_in(result.get('precision'))}", shown)
+            print_table(f"Validation, which selected {_chosen(result)}{computed_in(result.get('precision'))}", shown)
         return
     trained_on, classes = result.get("test_classes_trained_on", 0), result["test_classes"]
     closed = " (closed set)" if result.get("split") == "closed-set" else ""
@@ -44,7 +44,7 @@ def print_metrics(result: Mapping[str, Any]) -> None:
     title = f"Test: {classes} {unseen}, {result['test_queries']:,} queries, {_chosen(result)}"
     title += computed_in(result.get("precision"))
     if result["selected_on"] == "test":
-        title += " CHOSEN ON THE TEST CLASSES"
+        title += " SELECTED ON THE TEST CLASSES"
     print_table(title, {name: result[name] for name in ("test", "start", "untrained", "chance") if name in result})
     if result["test_queries_left_out"]:
         print(f"{result['test_queries_left_out']} queries have no other image of their class and are left out.")

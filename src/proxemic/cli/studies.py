@@ -1,4 +1,4 @@
-"""The commands that train many runs: comparisons, searches for hyper-parameters, reality checks."""
+"""The commands that train many runs: comparisons, hyper-parameter tuning, reality checks."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,8 +28,8 @@ def compare(
 
     Every recipe is trained with every seed and compared on each data set: means with 95% intervals, differences paired
     by seed. With --paired N, every recipe is trained at N configurations drawn from the search space, to see whether
-    what --vary names helps at many values. Finished runs are reused: the same command with the same --out continues,
-    and more recipes or seeds are added. Every value of a recipe is a flag, for all recipes: --data.root DIR,
+    the change that --vary names helps at many values. Finished runs are reused: the same command with the same --out
+    continues, and adds recipes or seeds. Every value of a recipe is a flag, for all recipes: --data.root DIR,
     --training.epochs 5, ...
 
     Args:
@@ -70,13 +70,13 @@ def compare(
 
 @options_of("proxemic:reality_check")
 def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **options: Any) -> None:
-    """Tune losses with the same budget by cross-validation, and evaluate them on unseen classes, many times.
+    """Tune losses with the same budget by cross-validation, and evaluate each repeatedly on unseen classes.
 
-    For each recipe: Bayesian trials, each a class-disjoint cross-validation inside the training classes; then
-    repetitions with the best values, evaluated on the test classes: the folds' models (separated), their joined
-    embeddings (concatenated), and one model on all training classes (complete). Every value of a recipe is a flag, for
-    all recipes: --data.root DIR, --training.epochs 20, ... After Ctrl-C or a kill, the same command with the same
-    --out, or --resume, continues.
+    For each recipe, Bayesian trials come first, each a class-disjoint cross-validation inside the training classes.
+    Then the training is repeated with the best values, and evaluated on the test classes: the folds' models
+    (separated), their concatenated embeddings, and one model on all training classes (complete). Every value of a
+    recipe is a flag, for all recipes: --data.root DIR, --training.epochs 20, ... After Ctrl-C or a kill, the same
+    command with the same --out, or --resume, continues.
 
     Args:
         recipes (RECIPE)
@@ -99,11 +99,11 @@ def reality_check(recipes: Sequence[str] = (), /, *, overrides: "Flags", **optio
 
 @options_of("proxemic:tune")
 def tune(*, recipe: str | None = None, resume: str | None = None, overrides: "Flags", **options: Any) -> None:
-    """Search for a recipe's hyper-parameters on validation classes.
+    """Tune a recipe's hyper-parameters on validation classes.
 
-    Optuna searches on classes held out from training; the test classes are never used. The same command with --out in
-    several terminals, or with the same --storage and --study on several machines, shares the trials; --resume continues
-    an interrupted search. Every value of the recipe is a flag: --data.root DIR, --training.epochs 20, --loss
+    Optuna maximises a metric on classes held out from training; the test classes are never used. The same command with
+    --out in several terminals, or with the same --storage and --study on several machines, shares the trials; --resume
+    continues after an interruption. Every value of the recipe is a flag: --data.root DIR, --training.epochs 20, --loss
     ProxyAnchorLoss, ...
 
     Args:
@@ -120,11 +120,11 @@ def tune(*, recipe: str | None = None, resume: str | None = None, overrides: "Fl
 
         find_recipe(recipe)
     if studied := recipe or resume:
-        _say(f"Searching for the hyper-parameters of {studied}")  # before seconds of imports
+        _say(f"Tuning {studied}")  # before seconds of imports
     from proxemic import tune
 
     result = tune(recipe, resume=resume, overrides=overrides, report=_say, **options)
     print(
-        f"Best: {100 * result.value:.2f} % on validation classes, of many trials and so too good to be expected again. "
+        f"Best: {100 * result.value:.2f} % on validation classes; as the best of many trials, this is biased upwards. "
         f"Train and test it: proxemic train --recipe {result.best_recipe}"
     )

@@ -1,7 +1,7 @@
-"""Labelled images: where they come from, how they are split by class, batched, and turned into tensors.
+"""Labelled images: load them, split them by class, batch them, and turn them into tensors.
 
 An `ImageSource` loads `Splits` of `ImageSet`s. `EmbeddingDataset` turns images into tensors by `Preprocessing` and
-`Augmentation`; `Batches` choose the order. Modules: `pixels` (stores of images), `reading` (one image), `vectors`
+`Augmentation`; `Batches` set the order. Modules: `pixels` (stores of images), `reading` (one image), `vectors`
 (vectors instead of images), `rows` (both with their metadata), `embeddings` (files of vectors), `faces` (pairs to
 verify), `corruptions`. Sub-packages: `sources` (folders, tables and data sets without a download), `benchmarks`
 (published data sets), `formats` (file formats).

@@ -32,7 +32,7 @@ _TOGETHER = 128  # images in memory at once while writing
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """Whether image files are read from a cache of decoded images, and where it lies.
+    """Whether image files are read from a cache of decoded images, and where the cache is.
 
     The files are decoded once, into one file of raw pixels. An image whose shorter side is longer than `shorter_side`
     is resized to it as `Preprocessing` does, with the aspect ratio kept; a smaller one is stored as it is.
@@ -41,18 +41,18 @@ class CacheConfig:
     same tensors as from the files. It writes a cache if most images of a sample are larger than
     `Preprocessing.reduced_side`, and uses at most half of the free disk space; a note says what was done.
 
-    With a number, evaluation that resizes to this size sees the same tensors as from the files, unless it converts
-    colour images to grey, which then happens after resizing. Training with `random_resized_crop` crops the shrunk
-    images, which have less detail than the files, and a preprocessing of another size resizes them a second time: to
-    compare with published figures, train without a cache.
+    With a number, evaluation that resizes to this size sees the same tensors as from the files. The exception is
+    evaluation that converts colour images to grey, which then happens after resizing. Training with
+    `random_resized_crop` crops the shrunk images, which have less detail than the files, and a preprocessing of another
+    size resizes the images a second time: to compare with published figures, train without a cache.
 
     A colour image takes 3 · shorter_side² · (longer side / shorter side) bytes, about 0.26 MB at 256. Reading is fast
     while the file fits into free memory. A cache is identified by the paths, sizes and modification times of the image
     files, by their boxes and by `shorter_side`: after a change a new one is written, and the old one is not deleted.
 
     Args:
-        shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1: give the `resize` of the
-            preprocessing, so that evaluation is the same to the bit; or `auto`; None for no cache.
+        shorter_side: Pixels to which the shorter side of a larger image is shrunk, at least 1: with the `resize` of the
+            preprocessing, evaluation is bitwise the same; or `auto`; None for no cache.
         folder: Folder of the caches; None for the user's cache folder.
 
     Raises:
@@ -76,21 +76,21 @@ class CacheConfig:
     def apply(self, splits: Splits, reduced_side: int | None = None, bits: int | None = None) -> Splits:
         """Return the splits with all image files read from one cache, which is written if necessary.
 
-        Images that are not in files are returned unchanged. Notes name the cache, and say whether a damaged one was
+        Images that are not in files are returned unchanged. Notes name the cache, and tell whether a damaged cache was
         replaced. `reduced_side` and `bits` are those of the preprocessing; without `reduced_side`, `auto` writes no
         cache.
 
         Raises:
             UnreadableImageError: If a file is missing or cannot be decoded; nothing is kept.
-            UserError: If the disk has too little space, or the folder cannot be written to; not for `auto`, which then
-                leaves the images where they are.
+            UserError: If the disk has too little space, or the folder cannot be written to; `auto` then reads the
+                images from their files instead.
         """
         is_auto = self.shorter_side == "auto"
         side = reduced_side if self.shorter_side == "auto" else self.shorter_side
         if side is None:
             return splits
         parts = (splits.train, splits.validation, splits.test)
-        # Sorted, so that the parts share one cache however the classes are split.
+        # Sorted, so that the same images share one cache however the classes are split.
         cuts = sorted({cut for part in parts for cut in _uncached(part)}, key=lambda cut: (cut[0], cut[1] or ()))
         if not cuts or (is_auto and median(map(_side, _sample(cuts))) <= side):
             return splits
@@ -180,7 +180,7 @@ def _open(path: Path, count: int) -> tuple[PixelFile | None, tuple[str, ...]]:
 
 
 def _write(path: Path, cuts: Sequence[Cut], shrinking: _Shrinking, part: float) -> None:
-    """Write a cache; `UserError` if it needs more than this part of the free disk space."""
+    """Write a cache; `UserError` if it needs more than this fraction of the free disk space."""
     _check_space(cuts, shrinking, path.parent, part)
     # Pillow releases the GIL while decoding and resizing.
     with ThreadPoolExecutor() as pool, tqdm(desc="caching images", total=len(cuts), leave=False, disable=None) as bar:

@@ -2,20 +2,20 @@ r"""Nine corruptions of images, each in five severities, for measuring how robus
 
 | corruption | severity sets | 1 | 2 | 3 | 4 | 5 |
 |---|---|---|---|---|---|---|
-| gaussian-noise | standard deviation, as a part of white | 0.02 | 0.04 | 0.06 | 0.10 | 0.15 |
-| uniform-noise | largest change either way, as a part of white | 0.03 | 0.05 | 0.08 | 0.13 | 0.20 |
-| salt-and-pepper | share of pixels set to white or black | 0.01 | 0.02 | 0.03 | 0.06 | 0.10 |
-| dropout | share of pixels set to black | 0.01 | 0.03 | 0.05 | 0.10 | 0.20 |
-| cutout | side of a mid-grey square, of the shorter side | 0.10 | 0.15 | 0.20 | 0.30 | 0.40 |
+| gaussian-noise | standard deviation, as a fraction of white | 0.02 | 0.04 | 0.06 | 0.10 | 0.15 |
+| uniform-noise | largest change either way, as a fraction of white | 0.03 | 0.05 | 0.08 | 0.13 | 0.20 |
+| salt-and-pepper | fraction of pixels set to white or black | 0.01 | 0.02 | 0.03 | 0.06 | 0.10 |
+| dropout | fraction of pixels set to black | 0.01 | 0.03 | 0.05 | 0.10 | 0.20 |
+| cutout | side of a mid-grey square, as a fraction of the shorter side | 0.10 | 0.15 | 0.20 | 0.30 | 0.40 |
 | shear | horizontal shear to the left or right, degrees | 10 | 20 | 30 | 40 | 50 |
 | jigsaw | swaps of neighbours among 6 × 6 tiles | 4 | 9 | 18 | 36 | 72 |
-| hue-and-saturation | change of both, either way, of a turn and of full | 0.05 | 0.10 | 0.16 | 0.25 | 0.40 |
+| hue-and-saturation | change of both, a fraction of a turn and of full | 0.05 | 0.10 | 0.16 | 0.25 | 0.40 |
 | defocus-blur | radius of the disk, in 224ths of the shorter side | 3 | 4 | 6 | 8 | 10 |
 
 The warping paper used imgaug with mostly its defaults, which draw the strength for each image. Severity 3 is the
 strongest value that imgaug draws by default. For jigsaw (imgaug: 3 to 10 tiles per side) and for defocus blur (the same
-five severities) it is the middle one. As in imgaug, noise, salt and pepper, and dropout change all channels of a pixel
-alike. The random draws do not depend on the severity: a dropped pixel is also dropped at the next severity.
+five severities), severity 3 is the middle value. As in imgaug, noise, salt and pepper, and dropout change all channels
+of a pixel alike. The random draws do not depend on the severity: a dropped pixel is also dropped at the next severity.
 """
 
 import math
@@ -200,7 +200,7 @@ class Corruption:
 
 @dataclass(frozen=True, eq=False)
 class CorruptedPixels(Pixels):
-    """Corrupted images as the network sees them: squares of `preprocessing.size`, made on access.
+    """Corrupted images as the network sees them: squares of `preprocessing.size`, computed on access.
 
     Embed them with `dataclasses.replace(preprocessing, resize=None)`, which does not change their pixels.
 

@@ -18,8 +18,8 @@ Key = int | tuple[int, int]
 class EmbeddingDataset(Dataset[tuple[Tensor, int]]):
     """Images as tensors with their labels, for training and for evaluation.
 
-    A key is an index, or a pair `(index, seed)`. A seed is set in torch's generator before the transform, so that an
-    augmented image is a pure function of the pair, whatever the number of workers; the generator's state is restored
+    A key is an index, or a pair `(index, seed)`. A seed is set in torch's generator before the transform. An augmented
+    image is therefore a pure function of the pair, whatever the number of workers. The generator's state is restored
     afterwards. With an index alone, a random transform continues to draw from torch's generator.
 
     Args:

@@ -32,24 +32,24 @@ GROUP = 65_536
 """Rows of a row group of a Parquet file."""
 
 MADE_BY = "made_by"
-"""The key of the metadata of a file that names the model which made its embeddings."""
+"""Metadata key of a file for the model that computed its embeddings."""
 
 PRECISION = "precision"
-"""The key of the metadata of a file that names the precision in which that model computed."""
+"""Metadata key of a file for the precision in which that model computed."""
 
 
 def write_embeddings(path: str | Path, rows: Rows) -> None:
-    """Write embeddings as float32 in the format of the name's ending; each file is complete or not written.
+    """Write embeddings as float32, in the format of the name's ending; each file is complete or not written.
 
     ``NAME.parquet`` holds the column ``embedding`` (lists) and those of the rows: ``path``, ``label``, ``sequence``,
     ``category``, ``is_query`` and ``is_gallery``; the metadata of its schema has ``made_by`` and ``precision``.
     ``NAME.npy`` holds the embeddings alone: the columns are in ``NAME.paths.csv`` and the metadata in ``NAME.json``
-    beside it.
+    next to it.
 
     Args:
         path: The file.
-        rows: The embeddings to write, with the checksum, or another name, of the model that made them (``made_by``) and
-            the precision in which it computed (``precision``), if they are known.
+        rows: The embeddings to write. If known, ``made_by`` is the checksum or another name of the model that computed
+            them, and ``precision`` the precision in which it computed.
 
     Raises:
         ValueError: If there are no embeddings, the name has another ending, or ``NAME.json`` exists with other content.
@@ -78,8 +78,8 @@ def write_embedding_chunks(
 ) -> None:
     """Write embeddings as `write_embeddings` does, chunk by chunk, so that they need not all be in memory.
 
-    With chunks of `GROUP` rows, the file has the same bytes as from `write_embeddings`. If the path is an address, the
-    file is first written to the local ``folder``.
+    With chunks of `GROUP` rows, the file has the same bytes as from `write_embeddings`. For a URL, the file is first
+    written to the local ``folder``.
     """
     columns, (_, *others) = _columns(rows), files_of_embeddings(path)
     metadata = {MADE_BY: rows.made_by, PRECISION: rows.precision}
@@ -99,7 +99,7 @@ def write_embedding_chunks(
 
 
 def _columns(rows: Rows) -> pa.Table:
-    """Return the columns of a file of embeddings, those without any text left out."""
+    """Return the columns of a file of embeddings, without columns that are empty in every row."""
     texts = {"path": rows.names} if rows.has("path") else {}
     texts |= {name: rows.texts(name) for name in ("label", "sequence", "category") if rows.numbers(name)[1]}
     flags = zip(("is_query", "is_gallery"), rows.flags(), strict=True)
@@ -122,7 +122,7 @@ def files_of_embeddings(path: Path | str) -> list[Path | str]:
 
 
 def beside(target: Path | str, ending: str) -> Path | str:
-    """Return the path or address of a file beside another one, with the same name but this ending."""
+    """Return the path or URL of a file next to another one, with the same name but this ending."""
     if isinstance(target, Path):
         return target.with_name(f"{target.stem}.{ending}")
     return f"{target.rpartition('.')[0]}.{ending}"
@@ -136,7 +136,7 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Rows:
     Args:
         path: A .parquet or .npy file.
         labels: A table for `read_labels`, which takes precedence over the labels in `path`. Its rows are in the order
-            of the embeddings; rows that both files name (``path``) are matched by their names instead.
+            of the embeddings; if both files have the column ``path``, rows are matched by their paths instead.
 
     Raises:
         ValueError: If a file is missing, damaged, a pickle or of another kind, or the two do not fit together.
@@ -156,13 +156,13 @@ def read_embeddings(path: str | Path, labels: str | Path | None = None) -> Rows:
 def open_rows(
     path: Path, labels: Path | None = None, known: Sequence[str] | None = None, *, whole: bool = False
 ) -> Rows:
-    """Open a file of vectors with the metadata in it and in a table of labels.
+    """Open a file of vectors with the metadata in the file and in a table of labels.
 
     Args:
         path: A .parquet or .npy file.
         labels: A table of labels, as for `read_embeddings`, whose columns take precedence.
         known: The columns to read; None reads all of Parquet.
-        whole: Read all vectors now; otherwise only the rows of a batch are read.
+        whole: Read all vectors now; otherwise only the vectors of a batch are read, when needed.
 
     Raises:
         ValueError: If a file cannot be read, or the two do not fit together.
@@ -185,7 +185,7 @@ def open_rows(
 
 
 def read_labels(path: str | Path, known: Sequence[str] | None = EMBEDDING_COLUMNS) -> Rows:
-    r"""Read the labels of rows of embeddings, in their order.
+    r"""Read the labels of embeddings, in their order.
 
     Args:
         path: A table (CSV or Parquet) with the column ``label`` and perhaps ``path``, ``is_query``, ``is_gallery``,
@@ -204,17 +204,17 @@ def read_labels(path: str | Path, known: Sequence[str] | None = EMBEDDING_COLUMN
     rows = read_table(Path(path), known, ("label",))
     rows.require("label")
     if not len(rows):
-        raise ValueError(f"{path} has no rows, but one is needed for each row of the embeddings.")
+        raise ValueError(f"{path} has no rows, but each embedding needs one.")
     return rows
 
 
 def _match(path: Path, own: Rows, labels: Path, given: Rows) -> Rows:
-    """Reorder the rows of a table of labels to match the vectors, by their paths."""
+    """Reorder the rows of a table of labels to match the vectors, by path."""
     names, wanted = ([*map(without_invisible, rows.names)] for rows in (given, own))
     place = {name: row for row, name in enumerate(names)}
     strange = next((name for name in wanted if name not in place), None)
     if strange is not None:
-        raise ValueError(f"{labels} does not name {strange}, which {path} has an embedding of.")
+        raise ValueError(f"{labels} lacks {strange}, which is in {path}.")
     if not len(place) == len({*wanted}) == len(given) == len(own):
         raise ValueError(f"{labels} and {path} name their rows in another order, and some twice: use one order.")
     return given.take([place[name] for name in wanted])

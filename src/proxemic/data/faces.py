@@ -33,7 +33,7 @@ class FacePairs:
     """Images of faces (or vectors instead), and the pairs of them to verify.
 
     Args:
-        pixels: The images or vectors, each once.
+        pixels: The images or vectors, without repetition.
         first: Index of the first image of each pair.
         second: Index of the second image of each pair.
         same: Whether both images show the same person.
@@ -73,7 +73,7 @@ VERIFICATION_SETS = {
     "calfw": VerificationSet("CALFW", 6000),
     "cplfw": VerificationSet("CPLFW", 6000),
 }
-"""The sets by name, in the order of the papers' tables; a pack is the file `NAME.bin`."""
+"""The sets by name, in the order of the papers' tables; the pack of a set is the file `NAME.bin`."""
 
 
 def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tuple[str, ...]]:
@@ -96,7 +96,7 @@ def read_verification_set(name: str, folder: str | Path) -> tuple[FacePairs, tup
     ValueError: lfw is not in faces_emore: there is no lfw.bin, and no pairs.txt with a folder lfw of images; ...
     """
     if name not in VERIFICATION_SETS:
-        raise ValueError(f"{name!r} is no set of pairs that is known here: give {', '.join(VERIFICATION_SETS)}.")
+        raise ValueError(f"{name!r} is not a known set of pairs: give {', '.join(VERIFICATION_SETS)}.")
     source, images = Path(folder, f"{name}.bin"), Path(folder, "lfw")
     if source.exists():
         pairs = read_face_pack(source)
@@ -123,8 +123,8 @@ def read_face_pack(path: str | Path) -> FacePairs:
     """Read a pack of insightface, such as `lfw.bin`, `cfp_fp.bin` or `agedb_30.bin`, without running code in it.
 
     A pack is a pickle of `(images, same)`, with two encoded images and one bool per pair; its folds are ten blocks of
-    consecutive pairs. An image may also be a NumPy array of its bytes, and the flags one of bools. Anything but these,
-    lists, tuples, bytes, integers and bools is refused.
+    consecutive pairs. An image may also be a NumPy array of its bytes, and the flags an array of bools. Other objects
+    than these, lists, tuples, bytes, integers and bools are refused.
 
     Args:
         path: The pack, of pickle protocol 2 to 5, written by Python 2 or 3.
@@ -157,7 +157,7 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
         suffix: The ending of the images' names.
 
     Raises:
-        ValueError: If the list is missing, malformed, or not as long as its first line says; or images are missing.
+        ValueError: If the list is missing, malformed, or not as long as its first line states; or images are missing.
 
     Source: Huang et al., Labeled Faces in the Wild, 2007.
 
@@ -171,7 +171,7 @@ def read_lfw_pairs(path: str | Path, root: str | Path | None = None, *, suffix: 
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no list of pairs: it is not text in UTF-8 ({error}).") from error
+        raise ValueError(f"{path} is not a list of pairs: it is not text in UTF-8 ({error}).") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {describe(error)}.") from error
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
@@ -211,8 +211,8 @@ def read_own_pairs(table: str | Path, source: Path | Vectors) -> tuple[FacePairs
     Args:
         table: The table. `first` and `second` name the two items, `same` is true or false (or 1 or 0), `fold` is a
             whole number.
-        source: The folder to which the paths of images are relative; or vectors, which the table names by their paths,
-            or by their numbers from 0 if they have no paths.
+        source: The folder to which the paths of images are relative; or vectors, which the table names by path, or by
+            index from 0 if they have no paths.
 
     Returns:
         The pairs, and notes for the user.

@@ -21,13 +21,13 @@ from proxemic.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """A view of rows that numbers their classes from 0 without gaps.
+    """A set of images or vectors whose classes are numbered from 0 without gaps.
 
     Args:
-        rows: The images or vectors. Their column `is_query` says which of them are queries, `is_gallery` which are in
-            the gallery (without both columns, all are both); images of one `sequence`, a burst or video, are not hits
-            of each other; a `category` is a group of classes. Further columns are `attributes`.
-        labels: Class of each row, from 0, every class at least once; -1 for a row without a class.
+        rows: The images or vectors. The column `is_query` tells which are queries, `is_gallery` which are in the
+            gallery; without both columns, each is both. Images of one `sequence`, a burst or video, are not hits of
+            each other. A `category` is a group of classes. Further columns are `attributes`.
+        labels: Class of each image, from 0, every class at least once; -1 for an image without a class.
         class_names: Name of each class.
 
     Raises:
@@ -105,7 +105,7 @@ class ImageSet:
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """The file of each image with its box, or the name of each row; None if there are no names."""
+        """The file of each image with its box, or the name of each vector; None if there are no names."""
         if isinstance(self.rows.pixels, FilePixels | Vectors):
             return self.rows.pixels.names
         return tuple(self.rows.names) if self.rows.has("path") else None
@@ -121,7 +121,7 @@ class ImageSet:
 
     @property
     def is_gallery(self) -> Bool[Tensor, " images"] | None:
-        """Which images are in the gallery; None likewise."""
+        """Which images are in the gallery; None if every image is both a query and in the gallery."""
         return self._flags[1]
 
     @cached_property
@@ -132,7 +132,7 @@ class ImageSet:
 
     @cached_property
     def categories(self) -> Int64[Tensor, " images"] | None:
-        """The number of the category of each image in the sorted order of their names, -1 for none; None likewise."""
+        """The number of the category of each image by sorted names, -1 for none; None if no image has one."""
         numbers, names = self.rows.numbers("category")
         return numbers if names else None
 
@@ -147,7 +147,7 @@ class ImageSet:
         return tuple(name for name in self.rows.columns.column_names if name not in _WITH_A_MEANING)
 
     def label_texts(self) -> list[str | None]:
-        """Return the name of the class of each row, or None."""
+        """Return the name of each image's class, or None."""
         return [None if label < 0 else self.class_names[label] for label in self.labels.tolist()]
 
     def with_pixels(self, pixels: Pixels | Vectors) -> "ImageSet":
@@ -175,7 +175,7 @@ class ImageSet:
         return self._take(indices, self._renumber(classes), classes)
 
     def _renumber(self, classes: Int64[Tensor, " classes"]) -> Int64[Tensor, " images"]:
-        """Number the classes by their place in `classes`; all others become -1."""
+        """Number the classes by their position in `classes`; all others become -1."""
         places = torch.full((self.num_classes + 1,), -1)  # the last one is that of -1
         places[classes] = torch.arange(len(classes))
         return places[self.labels]
@@ -192,14 +192,14 @@ _WITH_A_MEANING = {*IMAGE_COLUMNS} - {"subclass"}
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Training, validation and test images; validation chooses hyper-parameters and epoch, the test is used once.
+    """Training, validation and test images: validation is for tuning and model selection; the test is used once.
 
     Args:
         train: Images to train on.
         validation: Images of other classes; None if nothing is held out.
         test: Images of further classes; None if the model is evaluated in another way, such as on pairs of faces.
         notes: Facts that the user must know, one sentence each.
-        rows: Path within the data, label and split of each image, by which a run finds its split again; None if the
+        rows: Path within the data, label and split of each image, from which a run restores its split; None if the
             images are not files.
     """
 
@@ -218,10 +218,10 @@ class Splits:
 
 
 NO_TEST = (
-    "These images have no test classes, so that no figure can be taken on them: evaluate the model on others with "
-    "proxemic evaluate RUN --data.root OTHER, or one of faces on pairs with proxemic verify RUN."
+    "These images have no test classes to evaluate on: evaluate the model on other images with "
+    "proxemic evaluate RUN --data.root OTHER, or a model of faces on pairs with proxemic verify RUN."
 )
-"""The message where images without a test split are to be evaluated."""
+"""The message if images without a test split are to be evaluated."""
 
 
 def require_root(root: Path | None, what: str) -> Path:

@@ -1,7 +1,7 @@
 """Stores of images, which read or decode an image on access.
 
-`Pixels` is a sequence of PIL images. `FilePixels` opens files, `ArrayPixels` holds arrays, `CachedPixels` reads images
-that were decoded before.
+`Pixels` is a sequence of PIL images. `FilePixels` opens files, `ArrayPixels` holds arrays, and `CachedPixels` reads
+images that were decoded before.
 """
 
 import struct
@@ -47,7 +47,7 @@ class Pixels(ABC):
     def __getitem__(self, index: int) -> Image.Image: ...
 
     def load(self, index: int, side: int | None = None, bits: Bits = None) -> Image.Image:
-        """Return an image; shrink it to a shorter side of `side` pixels, and scale its `bits`, as `read_image`."""
+        """Return an image; shrink it to a shorter side of `side` pixels, and scale its `bits`, as `read_image` does."""
         return shrink(self[index], side)
 
     def select(self, indices: Indices) -> "Pixels":
@@ -69,7 +69,7 @@ class ArrayPixels(Pixels):
     """Grey images of one size, held in memory.
 
     Args:
-        array: One image per row, 0 (black) to 255 (white).
+        array: The images ``[N, H, W]``, 0 (black) to 255 (white).
 
     >>> pixels = ArrayPixels(np.zeros((3, 8, 8), dtype=np.uint8))
     >>> len(pixels), pixels[0].mode, pixels[0].size
@@ -109,13 +109,13 @@ class FilePixels(Pixels):
     """Image files, opened on access and prepared by `read_image`.
 
     Args:
-        paths: One file per image; a text is an address, such as ``s3://bucket/a.jpg``.
+        paths: One file per image; a text is a URL, such as ``s3://bucket/a.jpg``.
         boxes: x_1, y_1, x_2 and y_2 of each image within its file, in pixels of the upright image that `read_image`
             returns; None for a whole file, or for whole files only.
 
     Raises:
         ValueError: If there is not one box per path.
-        UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box leaves the image.
+        UnreadableImageError: If, on access, a file is missing or cannot be decoded, or its box exceeds the image.
 
     >>> FilePixels([Path("cats.png")] * 2, [(0, 0, 50, 80), (30, 10, 90, 80)]).names
     ('cats.png (0, 0, 50, 80)', 'cats.png (30, 10, 90, 80)')
@@ -170,7 +170,7 @@ class PixelFile:
             self._pixels, self._shapes = table["pixels"], np.stack([table[name].to_numpy() for name in _SHAPE], 1)
             lengths = pc.call_function("binary_length", [self._pixels]).to_numpy()
         except (pa.ArrowException, KeyError) as error:
-            raise ValueError(f"{path} is no sound file of decoded images ({error}).") from error
+            raise ValueError(f"{path} is not a sound file of decoded images ({error}).") from error
         if (self._shapes.prod(axis=1) != lengths).any():
             raise ValueError(f"{path} has a damaged table of sizes.")
 

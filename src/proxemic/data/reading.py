@@ -17,7 +17,7 @@ from proxemic.files import backslash_hint, readable
 from proxemic.image_formats import FORMATS, FORMATS_TEXT
 
 Bits = int | Literal["auto"] | None
-"""How many bits of 16 or 32 are used, see `read_image`; ``auto`` scales by the largest value, to show an image."""
+"""How many of 16 or 32 bits are used, see `read_image`; ``auto`` scales by the largest value, to show an image."""
 
 Box = tuple[int, int, int, int]
 
@@ -30,7 +30,7 @@ _TURNS = {
     2: _Turn.FLIP_LEFT_RIGHT, 3: _Turn.ROTATE_180, 4: _Turn.FLIP_TOP_BOTTOM, 5: _Turn.TRANSPOSE,
     6: _Turn.ROTATE_270, 7: _Turn.TRANSVERSE, 8: _Turn.ROTATE_90,
 }  # fmt: skip
-_MOST_SCANS = 200  # a usual JPEG file has 1 to 10; each takes as long to decode as a whole picture, and may be empty
+_MOST_SCANS = 200  # a usual JPEG file has 1 to 10; each takes as long to decode as a whole image, and may be empty
 _SCAN = re.compile(rb"\xff\xda\0[\6\x08\x0a\x0c\x0e][\0-\4]")  # the marker, its length and the number of colours
 _LARGEST_TILE = 2**24  # pixels of a tile of a TIFF file, unless the image itself is larger
 _USUAL, _DEEP = 4096, 65535  # 12 bits have values below the first; the second is the white of 16 bits
@@ -71,14 +71,14 @@ def read_image(image: ImageInput, side: int | None = None, bits: Bits = None) ->
     was prepared before is returned unchanged.
 
     Args:
-        image: The path of a file, or an address that fsspec knows, such as ``s3://bucket/a.jpg``; the content of a file
+        image: The path of a file, or a URL that fsspec supports, such as ``s3://bucket/a.jpg``; the content of a file
             as bytes; a PIL image; or a NumPy array `[H, W]` or `[H, W, C]` of uint8 or uint16, whose 1 to 4 channels
             are grey, grey and alpha, RGB, or RGB and alpha.
         side: Pixels to which `shrink` reduces the shorter side of a larger image, at least 1; None does not shrink. A
             JPEG file is decoded at 1/2, 1/4 or 1/8 of its size if the result is large enough, which is much faster.
-        bits: How many of the 16 or 32 bits of a pixel are used, 1 to 32, as 12 if white is 4,095: microscopes, X-ray
-            and depth cameras write such files. None takes the range that the file states (MaxSampleValue of TIFF, sBIT
-            of PNG), else 16 bits. Images of 8 bits are unchanged.
+        bits: How many of the 16 or 32 bits of a pixel are used, 1 to 32, such as 12 if white is 4,095: microscopes,
+            X-ray and depth cameras write such files. None takes the range that the file states (MaxSampleValue of TIFF,
+            sBIT of PNG), else 16 bits. Images of 8 bits are unchanged.
 
     Raises:
         UnreadableImageError: If the file is missing, is not a regular file, or cannot be decoded; or if its values
@@ -178,8 +178,8 @@ def decoded_pixels(image: Image.Image) -> int:
 def read_small(image: str | os.PathLike[str] | bytes, side: int, box: Box | None = None) -> Image.Image:
     """Read an image, or a box of the upright image, to show it with a shorter side of `side` pixels or a little more.
 
-    It is reduced before it is turned and flattened, so that only one whole copy of it is in memory, or two if it has
-    transparency. Its pixels are not exactly those of `read_image`, and 16 bits are scaled by the largest value.
+    The image is reduced before it is turned and flattened, so that memory holds only one whole copy of it, or two if it
+    has transparency. Its pixels are not exactly those of `read_image`, and 16 bits are scaled by the largest value.
 
     Raises:
         UnreadableImageError: If the file cannot be decoded.
@@ -211,7 +211,7 @@ def crop(image: Image.Image, box: Box | None) -> Image.Image:
 def check_box(box: Box, size: tuple[int, int]) -> None:
     """Raise `ValueError` if a box exceeds an image of this width and height."""
     if box[2] > size[0] or box[3] > size[1]:
-        raise ValueError(f"its box {box} leaves the upright image, {size[0]} x {size[1]} pixels")
+        raise ValueError(f"its box {box} exceeds the upright image, {size[0]} x {size[1]} pixels")
 
 
 def examine(path: Path) -> tuple[str, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Files at addresses such as ``s3://bucket/photo.jpg``, read and written by fsspec."""
+"""Read and write files at URLs such as ``s3://bucket/photo.jpg`` with fsspec."""
 
 import os
 import re
@@ -20,14 +20,14 @@ def from_worker(error: Exception, text: str) -> str:
 
 
 class UnreachableError(UserError):
-    """Raised for an address that cannot be reached; the text is a whole sentence."""
+    """Raised for a URL that cannot be reached; the text is a whole sentence."""
 
     def __str__(self) -> str:
         return from_worker(self, super().__str__())
 
 
 def is_address(name: object) -> bool:
-    """Return whether a name is an address rather than a path.
+    """Return whether a name is a URL rather than a path.
 
     >>> is_address("s3://bucket/a.jpg"), is_address("photos/a.jpg")
     (True, False)
@@ -36,7 +36,7 @@ def is_address(name: object) -> bool:
 
 
 def path_or_address(name: str | os.PathLike[str]) -> Path | str:
-    """Return a `Path` for a path or ``file://…``, and any other address as text; refuse an empty text."""
+    """Return a `Path` for a path or ``file://…``, and any other URL as text; refuse an empty text."""
     if name == "":
         raise UserError("A path is empty: give one, such as . for the current folder.")
     if isinstance(name, str) and name.lower().startswith("file://"):
@@ -45,14 +45,14 @@ def path_or_address(name: str | os.PathLike[str]) -> Path | str:
 
 
 def within(folder: Path | str, name: str) -> Path | str:
-    """Resolve a name from a table or list: an address, or a path relative to its folder."""
+    """Resolve a name from a table or list: a URL, or a path relative to its folder."""
     if is_address(name):
         return path_or_address(name)
     return on_disk(folder / name) if isinstance(folder, Path) else f"{folder.rstrip('/')}/{name}"
 
 
 def open_filesystem(address: str) -> tuple[Any, str]:
-    """Return the fsspec file system of an address, and the path in it; `UnreachableError` if it cannot be opened."""
+    """Return the fsspec file system of a URL, and the path in it; `UnreachableError` if it cannot be opened."""
     import fsspec.core
 
     with remote_errors(address):
@@ -60,7 +60,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 
 
 def read_address(address: str) -> bytes:
-    """Read the file at an address; `FileNotFoundError` if it is missing, `UnreachableError` for other failures."""
+    """Read the file at a URL; `FileNotFoundError` if it is missing, `UnreachableError` for other failures."""
     system, path = open_filesystem(address)
     with remote_errors(address):
         return system.cat_file(path)
@@ -68,9 +68,9 @@ def read_address(address: str) -> bytes:
 
 @contextmanager
 def write_to(target: Path | str, folder: Path) -> Iterator[Path]:
-    """Yield a temporary path; at the end, move its file to the target, a path or an address.
+    """Yield a temporary path; at the end, move its file to the target, a path or a URL.
 
-    The target is complete or not written. For an address, the file is first written to the local ``folder``.
+    The target is complete or not written. For a URL, the file is first written to the local ``folder``.
     """
     if isinstance(target, Path):
         with write_atomically(target) as temporary:
@@ -103,7 +103,7 @@ def remote_errors(address: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, UserError):
         raise
-    except Exception as error:  # of any class, depending on the library for the address
+    except Exception as error:  # of any class, depending on the library for the URL
         scheme = address.partition("://")[0]
         why = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, ImportError):

@@ -1,7 +1,7 @@
-"""Restrict the pictures that a gallery reads to the folders and addresses that its user gave.
+"""Restrict the images that a gallery reads to the folders and URLs that its user gave.
 
-The names of rows come from files of vectors and from databases. Without this restriction, their authors could make a
-server read any file of its machine and any address of its network.
+The names of rows come from files of vectors and from databases. Without this restriction, the authors of these could
+make a server read any file of its machine and any URL of its network.
 """
 
 import os
@@ -16,11 +16,11 @@ from proxemic.data.reading import read_small
 from proxemic.data.remote import is_address, path_or_address
 from proxemic.errors import UserError
 
-_MOST = 100  # number of picture folders that are kept one by one
+_MOST = 100  # number of image folders that are kept one by one
 
 
 def is_below(name: str, roots: Iterable[str]) -> bool:
-    """Return whether an address, or a path with resolved links, lies below one of the roots.
+    """Return whether a URL, or a path with resolved links, is below one of the roots.
 
     >>> roots = ["/photos", "s3://bucket/photos"]
     >>> [is_below(name, roots) for name in ("/photos/1.jpg", "/photos/../1.jpg", "s3://bucket/photos/1.jpg")]
@@ -28,23 +28,23 @@ def is_below(name: str, roots: Iterable[str]) -> bool:
     """
     if not is_address(name):
         return _has_prefix(_real(name), [_real(root) for root in roots if not is_address(root)])
-    # Addresses chained by "::" lead to another place.
+    # URLs chained by "::" lead elsewhere.
     plain = "::" not in name and ".." not in unquote(name).split("/")
     return plain and _has_prefix(name, filter(is_address, roots))
 
 
 def as_root(source: str | os.PathLike[str]) -> str:
-    """Return a folder with resolved links, and an address unchanged."""
+    """Return a folder with resolved links, and a URL unchanged."""
     place = path_or_address(source)
     return place if isinstance(place, str) else _real(place)
 
 
 def roots_of(paths: Iterable[Path | str], roots: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the roots, and the folders of pictures outside them; if there are many folders, their parents."""
+    """Return the roots, and the folders of images outside them; if there are many folders, their parents."""
     folders = {_parent(path) for path in paths if isinstance(path, str)}
     local = [path for path in paths if isinstance(path, Path)]
     folders |= {_real(folder) for folder in {os.path.dirname(path) for path in local}}  # noqa: PTH120
-    # pathlib takes twice as long, which shows with 100,000 pictures.
+    # pathlib takes twice as long, which shows with 100,000 images.
     folders |= {_parent(_real(path)) for path in local if os.path.islink(path)}  # noqa: PTH114
     while True:
         folders = {folder for folder in folders if not _has_prefix(folder, roots)}
@@ -55,7 +55,7 @@ def roots_of(paths: Iterable[Path | str], roots: Sequence[str] = ()) -> tuple[st
 
 
 def merge_roots(roots: Iterable[str]) -> tuple[str, ...]:
-    """Return the roots without those that lie below others.
+    """Return the roots without those that are below others.
 
     >>> merge_roots(["/photos/b", "/photos", "/photos-2"])
     ('/photos-2', '/photos')
@@ -72,7 +72,7 @@ def _real(path: str | os.PathLike[str]) -> str:
 
 
 def _parent(place: str) -> str:
-    """Return the parent folder of a path or an address; it never goes above an address's host."""
+    """Return the parent folder of a path or a URL; it never goes above the host of a URL."""
     if not is_address(place):
         return Path(place).parent.as_posix()
     scheme, _, rest = place.partition("://")
@@ -104,7 +104,7 @@ def path_and_box(name: str) -> tuple[str, tuple[int, int, int, int] | None]:
 
 
 def find_picture(path: str, roots: Sequence[str]) -> str | None:
-    """Return the path of a picture below the roots, also if it was moved to another root; None if it is nowhere."""
+    """Return the path of an image below the roots, even if it was moved to another root; None if it is missing."""
     if is_below(path, roots) and (is_address(path) or os.path.lexists(path)):
         return path
     others = filter(os.path.lexists, other_places(path, roots))
@@ -112,7 +112,7 @@ def find_picture(path: str, roots: Sequence[str]) -> str | None:
 
 
 def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield the paths that a picture would have below the other roots.
+    """Yield the paths that an image would have below the other roots.
 
     >>> [*other_places("/photos/a/1.jpg", ["/photos", "/disk/photos"])]
     ['/disk/photos/a/1.jpg']
@@ -125,9 +125,9 @@ def other_places(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def picture_named(name: str, side: int, roots: Sequence[str]) -> Image.Image | None:
-    """Read the picture of a name to show it, with a shorter side of ``side`` pixels or a little more.
+    """Read the image of a name to show it, with a shorter side of ``side`` pixels or a little more.
 
-    Return None if there is no such picture below the roots, or it cannot be read.
+    Return None if there is no such image below the roots, or it cannot be read.
     """
     path, box = path_and_box(name)
     found = find_picture(path, roots)

@@ -1,7 +1,7 @@
-"""Rows of pictures, vectors or embeddings, and the columns that describe them.
+"""Rows of images, vectors or embeddings, and the columns that describe them.
 
-`Rows` carries them from a folder, a table or a file of vectors to training, galleries and files: a content (pixels,
-vectors or embeddings) and an Arrow table of texts. `proxemic.data.ImageSet` numbers their classes.
+`Rows` holds a content (pixels, vectors or embeddings) and an Arrow table of texts. It carries them from a folder, a
+table or a file of vectors to training, galleries and files. `proxemic.data.ImageSet` numbers their classes.
 """
 
 import os
@@ -23,7 +23,7 @@ with optional_dependency("train"):
     import pyarrow as pa
 
 NAMES = ("path", "first", "second")
-"""Columns that name files or rows, whose spelling matters."""
+"""Columns that name files or rows: their spelling matters."""
 
 _VALUES = ("split", "is_query", "is_gallery", "same", "fold", "x_1", "y_1", "x_2", "y_2")
 _TRUTHS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
@@ -56,19 +56,19 @@ class Places(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of pictures, vectors or embeddings with columns of texts.
+    """Rows of images, vectors or embeddings with columns of texts.
 
     Args:
         columns: One text, or null, per row. `path` is the name of a row, `label` its class; docs/own-tables.md
             describes further columns of tables of images. Any other columns are kept, too.
-        pixels: `Pixels`, or `Vectors` instead of pictures; None if there are none.
+        pixels: `Pixels`, or `Vectors` instead of images; None if there are none.
         embeddings: The embedding of each row, a tensor or array ``[rows, dim]``; None before rows are embedded.
         notes: Facts that the user must know, one sentence each.
         unreadable: Reasons why further rows were left out, by name.
-        ignored: Files that are not pictures by their names.
+        ignored: Files that are not images by their names.
         unused: Columns of the table that were not read.
-        folders: Folders and addresses that were listed.
-        made_by: Checksum of the model that made the vectors, if known.
+        folders: Folders and URLs that were listed.
+        made_by: Checksum of the model that computed the vectors, if known.
         precision: Precision in which that model computed, if known.
         places: Positions of the rows in their table, for messages.
 
@@ -200,7 +200,7 @@ class Rows:
         return f"{file}, row {number + 1:,}" if find_line is None else f"{file}, line {find_line(file, number):,}"
 
     def take(self, order: Sequence[int] | Shaped[np.ndarray, " taken"] | Int64[Tensor, " taken"]) -> "Rows":
-        """Return the rows at these places, in that order."""
+        """Return the rows at these indices, in that order."""
         chosen = np.asarray(order, np.int64)
         return replace(
             self,

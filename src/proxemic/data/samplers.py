@@ -111,8 +111,8 @@ class ClassBalancedBatches(Batches):
     """The same number of images from each of a few classes.
 
     Classes, and the images of each class, are drawn without replacement until all were drawn, and then again. So every
-    class appears about equally often, and every image of a class before any image of it repeats. Only a class with
-    fewer than `images_per_class` images repeats some within a batch.
+    class appears about equally often, and no image of a class repeats before all its images have appeared. Only a class
+    with fewer than `images_per_class` images repeats some within a batch.
 
     Args:
         labels: Class of each image, ``[images]`` whole numbers; may be a NumPy array or a list.
@@ -170,8 +170,8 @@ class CategoryBalancedBatches(Batches):
     """Batches with a few categories (groups of classes), equally many classes of each, and images of each class.
 
     Classes of one category are hard to tell apart, and small categories appear as often as large ones. Categories,
-    their classes and the images of these are drawn as in `ClassBalancedBatches`. A category with too few classes
-    repeats some within a batch. Images without a category form one more category.
+    their classes and the images of these classes are drawn as in `ClassBalancedBatches`. A category with too few
+    classes repeats some within a batch. Images without a category form one more category.
 
     Args:
         labels: Class of each image.
@@ -268,9 +268,10 @@ class _Deck:
 class SeededBatches(Sampler[list[tuple[int, int]]]):
     """Add to every image of a batch the seed of its augmentation.
 
-    The seed is a function of `(seed, epoch, batch, place in the batch)`, so an image that appears twice is augmented
+    The seed is a function of `(seed, epoch, batch, position in the batch)`. So an image that appears twice is augmented
     differently, and a run that resumes in the middle of an epoch sees the same images as without the interruption. The
-    parts of the `world` processes, in the order of their ranks, are the batch of a single process, with the same seeds.
+    local batches of the `world` processes, in the order of their ranks, form the global batch, with the same seeds as
+    in a single process.
     """
 
     def __init__(self, batches: Batches, seed: int, rank: int = 0, world: int = 1) -> None:

@@ -21,9 +21,9 @@ def split_classes(
 
     Args:
         num_classes: Number of classes to split.
-        fraction: Part to hold out, 0 (nothing) to below 1; halves are rounded down.
+        fraction: Fraction to hold out, 0 (nothing) to below 1; halves are rounded down.
         seed: Seed of the random split.
-        name: The user's name of `fraction`, for the message.
+        name: The name of the setting `fraction`, for messages.
 
     Returns:
         Kept and held-out classes, each in ascending order.
@@ -57,8 +57,8 @@ def hold_out(
 ) -> tuple[ImageSet, ImageSet | None]:
     """Split off a fraction of the classes, as `split_classes` does, or of the images of every class.
 
-    A class gives at least two images, as a single one would have no match, and keeps at least two; a class with too
-    few images gives none. If the fraction is 0, the second part is None.
+    At least two images of a class are split off, as a single one would have no match, and at least two are kept. A
+    class with too few images keeps all. If the fraction is 0, the second part is None.
     """
     if fraction == 0:
         return images, None

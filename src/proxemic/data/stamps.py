@@ -1,4 +1,4 @@
-"""Tell pictures from others, and from themselves before a change, without reading them."""
+"""Identify image files and detect their changes without reading them."""
 
 import os
 from functools import cache
@@ -8,17 +8,17 @@ from proxemic.data.pixels import FilePixels
 
 
 def stamps_of(pixels: FilePixels) -> list[tuple[str, int] | None]:
-    """Return a text that differs after each change of a picture's file, and the number (inode) of the file.
+    """Return, for each image, a text that differs after each change of its file, and the inode of the file.
 
-    The text has the size and both times of the file, and the picture's box. The time of the last change (ctime) cannot
-    be set back: it also tells a replaced file of equal size and time. A picture at an address, or a missing one, has
+    The text has the size and both times of the file, and the image's box. The time of the last change (ctime) cannot
+    be set back, so a replaced file of equal size and time is detected, too. An image at a URL, or a missing one, has
     None.
     """
 
     @cache  # several boxes may be of one file
     def status(path: Path | str) -> os.stat_result | None:
         try:
-            # Checking each address would take as long as reading it.
+            # Checking each URL would take as long as reading it.
             return None if isinstance(path, str) else os.stat(path)  # noqa: PTH116 - three times as fast
         except OSError:
             return None

@@ -23,7 +23,7 @@ Interpolation = Literal[
 ]  # in the order of Pillow's numbers
 CustomTransform = Callable[..., Any]
 
-_SMALL = 2**14  # numbers of an image; larger ones are faster one by one, which stay in the processor's cache
+_SMALL = 2**14  # values of an image; larger images are faster one by one, as they stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Preprocessing:
             large images differ slightly from those that are resized in one step.
         interpolation: Interpolation of the resizing to `resize`, by Pillow's name; pretrained networks are often
             trained with `bicubic`.
-        crop_rounding: The pixel at which the centre crop begins if that lies between two: the `nearest`, half to even,
-            as torchvision and timm round, or `down`, as transformers rounds.
-        bits: How many of the 16 or 32 bits of a pixel are used, 1 to 32, as 12 for microscopes and X-ray whose white is
-            4,095. None takes the range that a file states, else 16 bits, and refuses files that state none and stay
-            below 4,096. Images of 8 bits are unchanged.
+        crop_rounding: The pixel at which the centre crop begins if that is between two pixels: the `nearest`, half to
+            even, as torchvision and timm round, or `down`, as transformers rounds.
+        bits: How many of the 16 or 32 bits of a pixel are used, 1 to 32, such as 12 for microscopes and X-ray whose
+            white is 4,095. None takes the range that a file states, else 16 bits; files that state no range and stay
+            below 4,096 are refused. Images of 8 bits are unchanged.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -149,29 +149,29 @@ class Augmentation:
     hue, in random order; grey; `after_crop`; noise and the normalisation of `Preprocessing`; `erase`; `on_tensor`.
 
     Args:
-        random_resized_crop: Smallest and largest part of the image's area to crop and resize to the square, in
+        random_resized_crop: Smallest and largest fraction of the image's area to crop and resize to the square, in
             (0, 1]; its sides differ by a factor of up to 4/3. None uses the crop of evaluation.
         size: Side of that square in pixels; None uses `Preprocessing.size`. A random crop shows objects larger than the
             crop of evaluation does; training at 128 pixels for evaluation at 160 compensates this, and is faster
             (Touvron et al., "Fixing the train-test resolution discrepancy", 2019).
-        random_crop: Move the crop of evaluation to a random place; `Preprocessing.resize` leaves the room for it.
+        random_crop: Move the crop of evaluation to a random position; `Preprocessing.resize` leaves the room for it.
         horizontal_flip: Probability of a mirror image.
         degrees: Largest rotation either way, 0 to 180.
-        translate: Largest shift either way, as a part of the side, 0 to 1.
+        translate: Largest shift either way, as a fraction of the side, 0 to 1.
         scale: Smallest and largest zoom factor; None does not zoom.
         shear: Largest horizontal shear either way, in degrees, 0 to below 90.
-        noise: Standard deviation of Gaussian noise on each pixel, as a part of white.
+        noise: Standard deviation of Gaussian noise on each pixel, as a fraction of white.
         rand_augment: Number of operations and their magnitude, 0 to 30, of RandAugment (Cubuk et al., 2020), as [2, 9].
         trivial_augment: One random operation of random strength (TrivialAugment, Müller and Hutter, 2021).
-        brightness: Largest change either way, as a part, 0 or more: 0.4 draws a factor from 0.6 to 1.4.
-        contrast: likewise.
-        saturation: likewise.
-        hue: Largest turn either way, as a part of the circle of hues, 0 to 0.5.
+        brightness: Largest change either way, as a fraction, 0 or more: 0.4 draws a factor from 0.6 to 1.4.
+        contrast: The same for the contrast.
+        saturation: The same for the saturation.
+        hue: Largest turn either way, as a fraction of the circle of hues, 0 to 0.5.
         grey: Probability of an image without colour.
         erase: Probability that a random rectangle, of 2 to 33 % of the area, is set to the mean colour.
         before_crop: Functions or modules of your own, or of `torchvision.transforms.v2`, from PIL image to PIL image,
-            for the whole image, grey or RGB according to `Preprocessing.channels`; they must draw from torch's
-            generator only.
+            for the whole image, grey or RGB according to `Preprocessing.channels`; they must draw random numbers only
+            from torch's generator.
         after_crop: The same for the square, which must keep its size.
         on_tensor: The same for the normalised tensor `[channels, size, size]`, which must keep its shape.
 
@@ -209,7 +209,7 @@ class Augmentation:
         crop = self.random_resized_crop
         if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
             raise ValueError(
-                f"random_resized_crop is {crop}, but it must be two ascending parts of the area in (0, 1]."
+                f"random_resized_crop is {crop}, but it must be two ascending fractions of the area in (0, 1]."
             )
         if self.size is not None and (self.size < 1 or crop is None):
             raise ValueError(
@@ -229,12 +229,10 @@ class Augmentation:
                 "from 0 to 30, as [2, 9]."
             )
         if self.rand_augment is not None and self.trivial_augment:
-            raise ValueError(
-                "rand_augment and trivial_augment are both set, but one takes the other's place: drop one."
-            )
+            raise ValueError("rand_augment and trivial_augment are both set, but they exclude each other: drop one.")
 
     def training(self, preprocessing: Preprocessing) -> "Steps":
-        """Make the random transform; it draws from torch's generator only.
+        """Make the random transform; it draws only from torch's generator.
 
         Raises:
             ValueError: If `random_crop` is set, but preprocessing squeezes the whole image to the square.
@@ -312,7 +310,7 @@ class _Normalize:
         return pixels, torch.empty(image.height, image.width, len(pixels)).permute(2, 0, 1).normal_()
 
     def scale(self, pixels: np.ndarray, noise: Tensor | None) -> Float32[np.ndarray, "*images channels height width"]:
-        """Turn the pixels of one or several images into normalised numbers."""
+        """Normalise the pixels of one or several images."""
         # Contiguous channels: the next steps are slow on interleaved ones.
         values = pixels.astype(np.float32, order="C")
         if self.white != 255:
@@ -330,7 +328,7 @@ def _as_tensor(values: Float32[np.ndarray, "channels height width"]) -> Float32[
 
 @dataclass(frozen=True)
 class RandomAffine:
-    """Rotate, shift, zoom and shear a PIL image, with the numbers and pixels of torchvision's `RandomAffine`.
+    """Rotate, shift, zoom and shear a PIL image, with the random numbers and pixels of torchvision's `RandomAffine`.
 
     At 32 by 32 pixels, torchvision's takes 1.7 times as long. A map of a batch of tensors would give other pixels.
     """

@@ -1,8 +1,8 @@
-"""Vectors instead of pictures: rows of floats from another model, of any modality.
+"""Vectors instead of images: embeddings from another model, of any modality.
 
-`Vectors` is the store of an `ImageSet` whose inputs are vectors: `VectorFile` reads the rows of a batch from a file,
-`VectorArray` holds all of them in memory, `JoinedVectors` reads two sets as one. `VectorAugmentation` augments training
-vectors.
+`Vectors` is the store of an `ImageSet` whose inputs are vectors: `VectorFile` reads the vectors of a batch from a file,
+`VectorArray` holds all vectors in memory, and `JoinedVectors` reads two sets as one. `VectorAugmentation` augments
+training vectors.
 """
 
 import io
@@ -23,10 +23,10 @@ from proxemic.lazy import Tensor, torch
 from proxemic.ranges import check_fields
 
 FloatType = Literal["<f2", "<f4", "<f8", ">f2", ">f4", ">f8"]
-"""Type of the numbers in a file: NumPy's name, with the order of bytes."""
+"""Data type of a file: NumPy's name, with the byte order."""
 
 Fetch = Callable[[Sequence[int], Sequence[int]], Float32[Tensor, "batch dim"]]
-"""What reads a batch by its indices, varied by the seeds."""
+"""Function that reads a batch by indices, and augments it by seeds."""
 
 
 class UnreadableVectorsError(ValueError):
@@ -38,7 +38,7 @@ class UnreadableVectorsError(ValueError):
 
 @runtime_checkable
 class VectorReader(Protocol):
-    """Reader of all rows of a file or table, for `Vectors`."""
+    """Reader of the rows of a file or table, for `Vectors`."""
 
     @property
     def name(self) -> str:
@@ -47,13 +47,13 @@ class VectorReader(Protocol):
 
     @property
     def dim(self) -> int:
-        """Length of each row."""
+        """Dimensions of each vector."""
         ...
 
     def __len__(self) -> int: ...
 
     def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
-        """Read the rows at these places, in their order; a place may come twice."""
+        """Read the rows at these indices, in that order; an index may come twice."""
         ...
 
 
@@ -62,7 +62,7 @@ class VectorArray:
     """Vectors held in memory.
 
     Args:
-        array: One per row.
+        array: The vectors ``[N, D]``.
         name: Name in messages.
 
     >>> VectorArray(torch.eye(3)).read(np.array([2, 0]))
@@ -85,7 +85,7 @@ class VectorArray:
 
 
 class VectorFile:
-    """Vectors in a file; only the rows of a batch are read.
+    """Vectors in a file; only the vectors of a batch are read.
 
     The rows are read, not mapped. So the memory of the process does not grow with the number of rows read, a truncated
     file is an error and not a crash, and the operating system reads ahead only if rows follow each other. Rows stay in
@@ -93,9 +93,9 @@ class VectorFile:
 
     Args:
         path: The file.
-        offset: Bytes before the first row.
-        shape: Number of rows and length of each; rows follow each other without gaps.
-        kind: The type of the numbers.
+        offset: Bytes before the first vector.
+        shape: Number of vectors and their dimensions; vectors follow each other without gaps.
+        kind: The data type.
 
     Raises:
         UnreadableVectorsError: If the file is too short; in `read`, if the file has changed or cannot be read.
@@ -117,7 +117,7 @@ class VectorFile:
         self._known = status.st_size, status.st_mtime_ns
         if (needed := offset + self._rows * self._row_bytes) > status.st_size:
             raise UnreadableVectorsError(
-                f"{self.name} has {status.st_size:,} bytes, but {self._rows:,} vectors of {self.dim:,} numbers need "
+                f"{self.name} has {status.st_size:,} bytes, but {self._rows:,} vectors of {self.dim:,} dimensions need "
                 f"{needed:,}: write it anew."
             )
 
@@ -125,7 +125,7 @@ class VectorFile:
         return self._rows
 
     def read(self, places: Int64[np.ndarray, " batch"]) -> Float32[Tensor, "batch dim"]:
-        """Read the rows at these places, in that order; adjacent rows of the file are read together."""
+        """Read the rows at these indices, in that order; adjacent rows of the file are read together."""
         order = places.argsort(kind="stable")
         ascending = places[order]
         content = np.empty((len(places), self._row_bytes), np.uint8)
@@ -157,7 +157,7 @@ class Vectors:
         reader: The reader of the file or table with the vectors.
         rows: The row of each vector; None takes all rows in order.
         names: The name of each row, such as the path of its original file; None if there are no names.
-        made_by: The checksum or name of the model that made the vectors, if the file states it.
+        made_by: The checksum or name of the model that computed the vectors, if the file states it.
 
     >>> vectors = Vectors(VectorArray(torch.tensor([[0.0], [1.0], [2.0]]))).select([2, 1])
     >>> len(vectors), vectors.dim, vectors.fetch([1, 0]).tolist()
@@ -182,7 +182,7 @@ class Vectors:
 
     @property
     def dim(self) -> int:
-        """Length of each vector."""
+        """Dimensions of each vector."""
         return self.reader.dim
 
     @property
@@ -217,7 +217,7 @@ class Vectors:
 class JoinedVectors:
     """Two sets of vectors as the rows of one reader, the first set before the second.
 
-    Messages name the rows of either as those of its own file.
+    Messages name each row by its own file.
     """
 
     first: Vectors
@@ -244,14 +244,14 @@ class JoinedVectors:
 
 @dataclass(frozen=True)
 class VectorAugmentation:
-    r"""Augmentation of training vectors, each by a seed of its own; the defaults do nothing.
+    r"""Augmentation of training vectors, each with a seed of its own; the defaults do nothing.
 
     $$x' = x + \text{noise} \cdot \lVert x \rVert \, \epsilon / \sqrt{D}$$
 
     with ε from a standard normal distribution.
 
     Args:
-        noise: Norm of the noise as a part of the norm of the vector, 0 or more.
+        noise: Norm of the noise as a fraction of the norm of the vector, 0 or more.
 
     Raises:
         ValueError: If a value is out of its range.

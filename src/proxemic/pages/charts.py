@@ -1,4 +1,4 @@
-"""Charts of a page, in Vega-Lite; the page contains the Vega that draws them."""
+"""Draw the charts of a page with Vega-Lite; the page contains the Vega library that draws them."""
 
 import functools
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ _CONFIG: dict[str, Any] = {
         "orient": "top",
         "titleFontSize": 12,
     },
-    # A screen reader reads a chart as one picture with a description, without Vega's names of marks.
+    # A screen reader reads a chart as one image with a description, without Vega's names of marks.
     "mark": {"aria": False, "color": COLORS[0]},
     "header": {"labelColor": "currentColor", "labelFontSize": 12, "titleColor": "currentColor"},
     "range": {"category": COLORS},
@@ -78,14 +78,14 @@ for (const figure of document.querySelectorAll(".chart")) {
 def chart(spec: Mapping[str, Any], description: str) -> Markup:
     """Return a chart as HTML, as wide as the page unless the specification sets a width.
 
-    `render_page` adds a script that draws it in the colours of the page. Then its ``div`` has the Vega view as ``view``
-    and sends a ``drawn`` event.
+    `render_page` adds a script that draws the chart in the colours of the page. Once it is drawn, its ``div`` has the
+    Vega view as ``view`` and sends a ``drawn`` event.
 
     Args:
-        spec: Vega-Lite 5 or later with its data, such as that of an Altair chart by ``to_dict``. A discrete axis y
-            needs a ``height`` in pixels, without which Vega-Lite warns in the console.
-        description: A sentence about what the chart shows: its caption, which a screen reader reads instead. Put the
-            numbers into a table.
+        spec: Vega-Lite 5 or later with its data, such as an Altair chart's ``to_dict()``. A discrete axis y needs a
+            ``height`` in pixels, without which Vega-Lite warns in the console.
+        description: A sentence about what the chart shows: its caption, which a screen reader reads instead of the
+            chart. Put the numbers into a table.
 
     Example:
         >>> encoding = {axis: {"field": axis, "type": "quantitative"} for axis in "xy"}

@@ -1,4 +1,4 @@
-"""Pages: HTML files that contain everything they show, make no requests and run only their own scripts."""
+"""Render pages: HTML files that contain everything they show, make no requests and run only their own scripts."""
 
 import base64
 import hashlib
@@ -72,7 +72,7 @@ def environment(*folders: Path) -> "Environment":
 
 
 def short(name: str, label: str | None = None) -> str:
-    """Shorten a path to its folder and file, or to the file alone if the folder is the label shown beside it.
+    """Shorten a path to its folder and file, or to the file alone if the folder is the label shown next to it.
 
     >>> short("/data/photos/cat/1.jpg"), short("/data/photos/cat/1.jpg", "cat"), short("1.jpg")
     ('cat/1.jpg', '1.jpg', '1.jpg')
@@ -82,7 +82,7 @@ def short(name: str, label: str | None = None) -> str:
 
 
 def check_page(path: Path, given_as: str = "The report") -> None:
-    """Raise `UserError` if a page cannot be written to a path; call it before the page takes minutes to make."""
+    """Raise `UserError` if a page cannot be written to a path; call this before the page takes minutes to make."""
     if path.suffix.lower() != ".html":
         raise UserError(f"{given_as} is {path}, but must end in .html.")
     if path.is_dir():
@@ -115,15 +115,15 @@ def render_page(title: str, sections: Sequence[Section], *, summary: str = "") -
 
 
 def _digest(script: str) -> str:
-    """Hash a script as a content security policy names it."""
+    """Return the hash by which a content security policy allows a script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def table(content: Table, *, description: str = "") -> Markup:
-    """Render a table whose first column names the rows; if it is wider than the screen, it scrolls by itself.
+    """Render a table whose first column names the rows; a table wider than the screen scrolls by itself.
 
     Args:
-        content: The table: its title becomes the caption, its notes follow below.
+        content: The table. Its title becomes the caption, and its notes follow below.
         description: What a screen reader calls a table that has no title.
 
     Example:
@@ -156,20 +156,20 @@ def table(content: Table, *, description: str = "") -> Markup:
 
 
 _SMALLER = ((1, 80), (1, 60), (1, 40), (0.7, 60), (0.7, 40), (0.5, 50), (0.5, 30), (0.35, 30), (0.25, 30), (0.15, 20))
-"""Fractions of the side, and JPEG qualities, to try until a picture is small enough."""
+"""Fractions of the side, and JPEG qualities, to try until an image is small enough."""
 
 
 def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
-    """Encode a small copy of a picture as a data URL.
+    """Encode a small copy of an image as a data URL.
 
     Args:
-        image: A picture of any mode and size.
-        side: The longest side of the copy, in pixels; smaller pictures stay as they are.
-        most: The largest number of characters of the address, 1,500 or more: noisy pictures are compressed more and
-            made smaller until they fit. None sets no limit.
+        image: An image of any mode and size.
+        side: The longest side of the copy, in pixels; smaller images stay as they are.
+        most: The largest length of the URL in characters, 1,500 or more: noisy images are compressed more and made
+            smaller until they fit. None sets no limit.
 
     Returns:
-        The address of a JPEG: ``data:image/jpeg;base64,…``.
+        The data URL of a JPEG: ``data:image/jpeg;base64,…``.
     """
     whole, address = image.convert("RGB"), ""
     for part, quality in _SMALLER:
@@ -185,24 +185,24 @@ def data_url(image: Image.Image, side: int, most: int | None = None) -> str:
 
 
 def picture(image: Image.Image | None, side: int, alt: str, most: int | None = None) -> Markup:
-    """Render a picture in the middle of a square.
+    """Render an image in the centre of a square.
 
     Args:
-        image: The picture, of any size; None shows the words *no picture*.
+        image: The image, of any size; None shows the words *no image*.
         side: The side of the square, in CSS pixels, and the longest side of the copy in the page.
-        alt: The text that a screen reader reads instead; empty if the text beside the picture says the same.
-        most: The largest number of characters of its address, as in `data_url`.
+        alt: The text that a screen reader reads instead; empty if the text next to the image says the same.
+        most: The largest length of its data URL in characters, as in `data_url`.
 
     Example:
         >>> print(picture(None, 96, "hat"))
-        <span class="picture" style="width:96px;height:96px">no picture</span>
+        <span class="picture" style="width:96px;height:96px">no image</span>
     """
     size = f"width:{side:d}px;height:{side:d}px"
     if image is None:
-        return Markup('<span class="picture" style="{}">no picture</span>').format(size)
+        return Markup('<span class="picture" style="{}">no image</span>').format(size)
     return Markup('<img class="picture" style="{}" alt="{}" src="{}">').format(size, alt, data_url(image, side, most))
 
 
 def figure(shown: Markup, caption: Markup | str) -> Markup:
-    """Render one or more pictures above a caption."""
+    """Render one or more images above a caption."""
     return Markup("<figure>{}<figcaption>{}</figcaption></figure>").format(shown, caption)

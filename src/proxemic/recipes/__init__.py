@@ -1,7 +1,7 @@
 """Recipes, which are YAML files that describe a training run; those of this package have names, as ``cub/mpa-ap``.
 
-`load` reads one into a `proxemic.training.Recipe`, `to_yaml` writes one, and `explain` says what a key means. A file is
-checked in full, and nothing that it names is imported or called unless the type of the key asks for it.
+`load` reads a recipe into a `proxemic.training.Recipe`, `to_yaml` writes one, and `explain` says what a key means. A
+file is checked in full. Nothing that it names is imported or called unless the type of the key asks for it.
 """
 
 import difflib
@@ -37,7 +37,7 @@ SCHEMA = FOLDER / "recipe.schema.json"
 def list_recipes() -> list[str]:
     """List the names of all recipes in the package, sorted.
 
-    Files and folders with a leading underscore are left out; other recipes extend these.
+    Files and folders with a leading underscore are left out: other recipes extend them.
     """
     return list(_names())
 
@@ -65,7 +65,7 @@ def recipe_summary(name: str) -> str:
 
 
 def resolve_extended(name: str, path: Path) -> Path:
-    """Find the file that the recipe in ``path`` extends, beside it or else in the package (``cub/_base``).
+    """Find the file that the recipe in ``path`` extends, next to it or else in the package (``cub/_base``).
 
     Raises:
         UserError: If there is no such file.
@@ -74,7 +74,7 @@ def resolve_extended(name: str, path: Path) -> Path:
     extended = next((file for file in files if file.is_file()), None)
     if extended is None:
         raise UserError(
-            f"{path} extends {name}, but there is no such recipe: give a file beside it, or a name that proxemic "
+            f"{path} extends {name}, but there is no such recipe: give a file next to it, or a name that proxemic "
             "recipes list prints."
         )
     return extended

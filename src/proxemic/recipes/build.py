@@ -1,7 +1,7 @@
-"""Checks the content of a recipe by the type hints of its keys, and builds the typed values in the same pass.
+"""Check the content of a recipe by the type hints of its keys, and build the typed values in the same pass.
 
-Objects are only described, so that reading a recipe runs no code of theirs. Names are looked up only for keys that take
-classes or functions, and only if the key takes that kind.
+Objects are only described, so that reading a recipe does not run their code. Names are looked up only for keys that
+take classes or functions, and only if the key takes that kind.
 """
 
 import difflib
@@ -40,7 +40,7 @@ from proxemic.recipes.yaml_files import as_yaml, shown
 from proxemic.training.callbacks.callback import is_of_lightning
 
 LINKS = {"model.in_channels": "images.channels", "model.image_size": "images.size"}
-"""Keys that no recipe gives, and those whose values they take: the network takes what the transforms make."""
+"""Keys that recipes cannot give, each with the key whose value it takes: the network fits the transforms' output."""
 
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _MOST_NAMES = 10  # in a sentence that lists what is allowed
@@ -50,7 +50,7 @@ _MOST_NAMES = 10  # in a sentence that lists what is allowed
 class Described:
     """An object of a recipe before it is made: its class and arguments, including defaults.
 
-    With ``later``, the training makes it, and the recipe contains a `functools.partial`.
+    With ``later``, the training makes the object, and the recipe contains a `functools.partial`.
     """
 
     kind: type
@@ -93,7 +93,7 @@ def made(value: Any) -> Any:
 
 
 class Builder:
-    """Builds one recipe; messages name the file ``where``, or the flag for keys that ``flags`` gave.
+    """Build one recipe; messages name the file ``where``, or the flag of keys that ``flags`` gave.
 
     With ``own_code``, classes may be imported from the current directory.
     """
@@ -168,9 +168,9 @@ class Builder:
     def _check_slot(self, parsed: Any, content: Any, hint: Any, slot: Slot, key: str) -> None:
         if isinstance(parsed, Mapping) and "class_path" not in parsed and not slot.package:
             names = ", ".join(map(str, parsed))
-            raise self.error(key, f"{key} has no class_path, which says of which class {names} is")
+            raise self.error(key, f"{key} has no class_path, which names the class that takes {names}")
         if isinstance(parsed, list | tuple) and elements(hint) is Any and not slot.package:
-            raise self.error(key, f"{key} is {shown(content)}, but is a single one: give {slot}")
+            raise self.error(key, f"{key} is {shown(content)}, but must be a single one: give {slot}")
         if parsed is None and UntypedArgument not in union_members(hint):
             raise self.error(key, f"{key} is empty: give {slot}")
 
@@ -217,7 +217,7 @@ class Builder:
         if not isinstance(path, str):
             raise self.error(key, f"{key} is {shown(path)}, but must be {slot}")
         if unknown:
-            raise self.error(key, f"{key}.{min(unknown)} is beside class_path: put it into init_args")
+            raise self.error(key, f"{key}.{min(unknown)} is next to class_path: put it into init_args")
         arguments, others = (content.get(name) or {} for name in ("init_args", "dict_kwargs"))
         thing = self.find(path, slot, key)
         for item in (arguments, others):
@@ -279,7 +279,7 @@ class Builder:
         if thing is None or not slot.takes(thing):
             abstract = "is abstract: it " if inspect.isabstract(thing) else ""
             such = f", such as those of {slot.module}" if slot.module else ""
-            raise self.error(key, f"{key} is {path}, which {abstract}cannot stand there: give {slot}{such}")
+            raise self.error(key, f"{key} is {path}, which {abstract}cannot be used there: give {slot}{such}")
         return thing
 
     def _no_such(self, name: str, slot: Slot, key: str) -> UserError:
@@ -324,7 +324,7 @@ class Builder:
 
 
 def leaf_keys(section: type | None, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield all keys below a section that have values and not sections, each with its hint."""
+    """Yield all keys below a section that hold values, not sections; each with its hint."""
     for name, hint in field_types(section).items() if section else ():
         path = join_key(key, name)
         if inner := section_in(hint):

@@ -1,4 +1,4 @@
-"""Explains the keys of recipes for ``proxemic recipes explain``, from the JSON Schema, which is fast to read."""
+"""Explain the keys of recipes for ``proxemic recipes explain``, from the JSON Schema, which is fast to read."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 
 
 def explain(key: str) -> str:
-    """Return the purpose of a key, its allowed values and its default as text.
+    """Describe a key of recipes: its purpose, its allowed values and its default.
 
     Args:
         key: A key such as ``optim.lr``, or the last part of keys, all of which are explained.
@@ -48,7 +48,7 @@ def explain(key: str) -> str:
 
 
 def recipe_keys() -> list[str]:
-    """List the keys of recipes, sorted; those of a second phase are the same and left out.
+    """List the keys of recipes, sorted, without those of the second phase, which are the same.
 
     >>> [key for key in recipe_keys() if key.startswith("optim.clip")]
     ['optim.clip_backbone_norm', 'optim.clip_norm', 'optim.clip_value']

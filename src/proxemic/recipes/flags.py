@@ -1,4 +1,4 @@
-"""Changes of a recipe's content, by overrides (``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``) or a second phase."""
+"""Change a recipe's content, by overrides (``--optim.lr 0.01`` or ``{"optim.lr": 0.01}``) or a second phase."""
 
 import json
 import re
@@ -16,7 +16,7 @@ class Flags(dict[str, str]):
 
 
 def read_flags(flags: Sequence[str]) -> Flags:
-    """Return the overrides given by flags; ``init_args`` is removed from keys.
+    """Return the overrides that flags give; ``init_args`` is removed from keys.
 
     >>> read_flags(["--optim.lr", "-0.1", "--loss.init_args.alpha=3"])
     {'optim.lr': '-0.1', 'loss.alpha': '3'}
@@ -28,7 +28,7 @@ def read_flags(flags: Sequence[str]) -> Flags:
 
 
 def take_flags(words: Sequence[str], known: Container[str] = ()) -> tuple[Flags, list[str]]:
-    """Take the overrides out of the words of a command, whose own flags are ``known``; return both.
+    """Separate overrides from the words of a command, whose own flags are ``known``; return both.
 
     >>> take_flags(["own", "--out", "run", "--optim.lr", "0.1", "vectors"], known={"--out"})
     ({'optim.lr': '0.1'}, ['own', '--out', 'run', 'vectors'])
@@ -53,7 +53,7 @@ def take_flags(words: Sequence[str], known: Container[str] = ()) -> tuple[Flags,
 
 
 def as_flags(overrides: Mapping[str, object]) -> tuple[str, ...]:
-    """Write overrides as flags, for the files of comparisons and searches."""
+    """Write overrides as flags, for the files of comparisons and studies."""
     pairs = (
         (key, override if isinstance(override, str) else json.dumps(override, default=str))
         for key, override in overrides.items()
@@ -75,7 +75,7 @@ def _override(content: Any, names: Sequence[str], value: Any) -> Any:
         return _replace(content, value)
     content = as_yaml(content)
     if isinstance(content, list) and content:
-        return [*content[:-1], _override(content[-1], names, value)]  # the last of several counts
+        return [*content[:-1], _override(content[-1], names, value)]  # of several, the last one counts
     if isinstance(content, str):
         content = {"class_path": content}
     if not isinstance(content, Mapping):

@@ -1,4 +1,4 @@
-"""Reads the type hints of recipes: members of unions, elements of lists, arguments of classes; puts hints in words."""
+"""Read the type hints of recipes: members of unions, elements of lists, arguments of classes; put hints in words."""
 
 import inspect
 import types

@@ -1,7 +1,7 @@
-"""Imports the object that a recipe names, without running untrusted code.
+"""Import the object that a recipe names, without running untrusted code.
 
 Importing a module runs it. The user has chosen the installed modules, but perhaps not a file in the current directory,
-which may have come with a recipe from somewhere else. So only commands that train import from there.
+which may have come with a recipe from somewhere else. So only commands that train import from that directory.
 """
 
 import difflib
@@ -63,7 +63,7 @@ def _import(key: str, path: str, name: str, own_code: bool) -> None:
     beside = PathFinder.find_spec(name, [str(Path.cwd())]) if spec is None and "." not in name else None
     if not own_code and (beside or (spec and "." not in name and _is_here(spec))):
         raise UserError(
-            f"{key} is {path}, whose module lies in the current directory, from where only commands that train import: "
+            f"{key} is {path}, whose module is in the current directory; only commands that train import from there: "
             "if you trust it, set PYTHONPATH=. for this command."
         )
     if beside:

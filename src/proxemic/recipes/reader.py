@@ -1,4 +1,4 @@
-"""Reads a recipe file, and the flags that override it, into a typed `Recipe`."""
+"""Read a recipe file, and the flags that override it, into a typed `Recipe`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from proxemic.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class ReadRecipe:
-    """A recipe that was read; its objects are `Described` and not yet made."""
+    """A recipe that was read; its objects are `Described` but not made yet."""
 
     described: Recipe
 
@@ -156,7 +156,7 @@ class _EvaluationAlone:
 
 
 def own_backbone(path: Path) -> type[nn.Module] | None:
-    """Find the user's own backbone class by the recipe beside a model; None if the backbone is not the user's.
+    """Find the user's own backbone class by the recipe next to a model; None if the backbone is not the user's.
 
     ``path`` is the directory of the model, or its ``model.safetensors``.
     """
@@ -176,7 +176,7 @@ def _content(path: Path, extended_by: Sequence[Path] = (), known: dict[Path, Any
     """
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no recipe: it must map names such as data, model and loss to values.")
+        raise UserError(f"{path} does not hold a recipe: it must map names such as data, model and loss to values.")
     if "extends" not in content:
         return content
     extends = content.pop("extends")

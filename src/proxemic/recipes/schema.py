@@ -1,8 +1,8 @@
-"""The JSON Schema of recipe files, from which editors complete and check keys.
+"""Write the JSON Schema of recipe files, from which editors complete and check keys.
 
     python -m proxemic.recipes.schema
 
-writes the schema. It contains the classes of other packages as in their installed versions, which it names.
+writes the schema. It contains classes of other packages in their installed versions, and states these versions.
 """
 
 import inspect
@@ -42,7 +42,7 @@ def recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe file. No key is required, since an extended recipe may give it."""
     writer = _Writer()
     whole = writer.section(Recipe, "")
-    names = {"type": "string", "description": "The name or the path of a recipe, whose values this one takes."}
+    names = {"type": "string", "description": "Name or path of a recipe to extend, whose values this one takes."}
     whole["properties"]["extends"] = {"anyOf": [names, {"type": "array", "items": names, "minItems": 1}]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -162,7 +162,7 @@ def argument_docs(kind: type) -> Mapping[str, str]:
 
 
 def _note(text: str, default: Any) -> dict[str, Any]:
-    """Return what an editor shows with a key: its description, and its default if that is a plain value."""
+    """Return what editors show for a key: its description, and its default if that is a plain value."""
     note: dict[str, Any] = {"description": text} if text else {}
     plain = default is None or isinstance(default, str | int | float | tuple | list | dict)
     return note | {"default": content_of(default)} if plain else note

@@ -1,4 +1,4 @@
-"""Which classes and functions the keys of a recipe may name, by the hints of the keys or by a table in this module."""
+"""Tell which classes and functions the keys of a recipe may name, by type hints or by a table in this module."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ _LISTED: dict[str, tuple[type | str, ...]] = {
     "loss.loss": ("pytorch_metric_learning.losses.BaseMetricLossFunction",),
     "loss.miner": ("pytorch_metric_learning.miners.BaseMiner",),
 }
-"""By keys whose hints say too little: base classes (or their import paths), functions, modules of functions.
+"""For keys whose hints say too little: base classes (or their import paths), functions, modules of functions.
 
 For all others the hint decides: ``ImageSource`` and ``Callable[..., Optimizer]`` take classes derived from these, any
 other ``Callable`` takes functions of the user's own.
@@ -53,7 +53,7 @@ _MODULES = {
     "training.callbacks": "proxemic.training",
     "training.loggers": "proxemic.training",
 }
-"""By key, the module whose names need no import path, and are suggested for a misspelt one."""
+"""For each key, the module whose names need no import path and are suggested for a misspelt one."""
 
 _PLAIN = (*FREE, str, int, float, bool, complex, bytes, Path, timedelta, type(None), Tensor)  # no recipe makes a tensor
 

@@ -1,4 +1,4 @@
-"""Turns a recipe, or a value in it, into the content of a file, from which it can be built again."""
+"""Turn a recipe, or a value in it, into the content of a file, from which it can be built again."""
 
 import inspect
 import sys
@@ -65,7 +65,7 @@ def _made_with(value: Any, hint: Any, key: str) -> tuple[type, Mapping[str, Any]
     if isinstance(value, partial):
         if value.args or not inspect.isclass(value.func):
             raise UserError(
-                f"{key} is {value}, but a recipe can hold a functools.partial of a class only, with keyword arguments."
+                f"{key} is {value}, but a recipe only holds a functools.partial of a class, with keyword arguments."
             )
         return value.func, value.keywords
     slot, kind = slot_of(key, hint), type(value)

@@ -1,4 +1,4 @@
-"""Reads untrusted YAML, and refuses files that are larger, deeper or more repetitive than any recipe."""
+"""Read untrusted YAML, and refuse files that are larger, deeper or more repetitive than any recipe."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class TooMuch(ValueError):
 
 
 class _Loader(_SafeLoader):
-    """Reads ``1e-3`` as a number, dates as text, and ``<<`` as a key, since merging values could grow without limit."""
+    """Read ``1e-3`` as a number, dates as text, and ``<<`` as a key, since merged values could grow without limit."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as the class above has it
         first: [(tag, pattern) for tag, pattern in known if not tag.endswith(("timestamp", "merge"))]
@@ -35,7 +35,7 @@ class _Loader(_SafeLoader):
 
 
 class _Dumper(_SafeDumper):
-    """Quotes texts that `_Loader` or another reader of YAML would not read as texts."""
+    """Quote texts that `_Loader` or another YAML reader would not read as texts."""
 
 
 for _class in (_Loader, _Dumper):
@@ -48,7 +48,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file; raise `UserError` if it is invalid, too large, too deep, or has too many values."""
     try:
         if not path.is_file():  # reading a pipe would wait, and a device may never end
-            raise UserError(f"{path} is not a readable YAML file: {'it is no file' if path.exists() else 'not there'}.")
+            raise UserError(f"{path} is not a readable YAML file: {'not a file' if path.exists() else 'not there'}.")
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"{path} is {path.stat().st_size:,} bytes large, but a recipe has at most {MAX_BYTES:,}.")
         return parse_yaml(path.read_text(encoding="utf-8"))
@@ -69,13 +69,13 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
     for count, _ in enumerate(_values(content)):  # a few nested aliases can expand to billions of values
         if count > MAX_VALUES:
-            raise TooMuch(f"it stands for more than {MAX_VALUES:,} values.")
+            raise TooMuch(f"it expands to more than {MAX_VALUES:,} values.")
     return content
 
 
 def _values(content: Any, depth: int = 0) -> Iterator[Any]:
     if depth > MAX_DEPTH:
-        raise TooMuch("an alias stands for what it is a part of.")
+        raise TooMuch("an alias contains itself.")
     yield content
     for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
         yield from _values(value, depth + 1)
@@ -99,7 +99,7 @@ def write_yaml(content: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for messages, cut to 80 characters."""
+    """Return a value as text for messages, cut to 80 characters."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = value if isinstance(value, str) else repr(value)

@@ -34,7 +34,7 @@ from proxemic.typed_json import read_typed
 class RunClasses:
     """The path of a run's images and the names of their classes, in the order of labels.
 
-    ``earlier`` are the classes on which the run's initial weights were trained.
+    ``earlier`` contains the classes on which the run's initial weights were trained.
     """
 
     root: str | None
@@ -50,7 +50,7 @@ class RunClasses:
 
 
 class RunMetrics(TypedDict, total=False):
-    """The parts of ``metrics.json`` that are read again; metrics lie in [0, 1]."""
+    """The parts of ``metrics.json`` that are read again; metrics are in [0, 1]."""
 
     test: dict[str, float]
     start: dict[str, float]
@@ -72,7 +72,7 @@ class RunMetrics(TypedDict, total=False):
 
 
 class Environment(TypedDict, total=False):
-    """The content of ``environment.json``: the machine, the command, and with what the run began."""
+    """The content of ``environment.json``: the machine, the command, and the state in which the run began."""
 
     command: list[str]
     python: str
@@ -89,7 +89,7 @@ class Environment(TypedDict, total=False):
 
 
 class RunDirectory:
-    """Names and formats of the files in ``runs/<name>/``.
+    """Name, read and write the files in ``runs/<name>/``.
 
     Args:
         path: The directory.
@@ -98,17 +98,17 @@ class RunDirectory:
         recipe: Every value of the recipe, defaults included (YAML).
         environment: The machine, libraries and command, a fingerprint of the images, and the number of epochs (JSON).
         classes: The names of the classes of each split, and the path of the images (JSON); missing in older runs.
-        split: Path within the data, label and split of each image (Arrow); it exists if they are the user's files.
+        split: Path within the data, label and split of each image (Arrow); it exists if these are the user's files.
         metrics: The final metrics (JSON); it exists once the run is finished.
-        measured_before: Measurements of callbacks before the first epoch (JSON); it exists if there are such callbacks.
+        measured_before: What callbacks measured before training (JSON); it exists if there are such callbacks.
         history: One row per epoch (CSV).
-        model: The weights of the chosen epoch; ``model.json`` beside it says how to build the network.
+        model: The weights of the selected epoch; ``model.json`` next to it describes how to build the network.
         frozen: The network of an ONNX file; it exists if that is the backbone.
-        loss: The weights of the loss, such as proxies, in the chosen epoch.
+        loss: The weights of the loss, such as proxies, in the selected epoch.
         checkpoint: The state from which ``--resume`` continues.
         start: The network before training, in a folder with ``model.json``.
         report: A page about the run, written by the command line at the end.
-        diverged: Why training stopped if loss or weights were not finite; removed when it is resumed.
+        diverged: Why training stopped, if loss or weights were not finite; removed when training resumes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,12 +140,12 @@ class RunDirectory:
 
     @property
     def keeps_features(self) -> bool:
-        """Whether a finished run kept the network before training, without head and loss, since no epoch was better."""
+        """Whether a finished run kept the network before training, without head and loss, as no epoch was better."""
         return self.metrics.exists() and self.read_metrics().get("kept") == "start"
 
     @property
     def stopped(self) -> str | None:
-        """Say where an unfinished run stopped, such as "stopped in epoch 1 of 30"; None if it is finished or no run."""
+        """Where an unfinished run stopped, such as "stopped in epoch 1 of 30"; None if it is finished or not a run."""
         if self.metrics.exists() or not (self.recipe.is_file() and self.environment.is_file()):
             return None
         done = len(self.history.read_text(encoding="utf-8").splitlines()) - 1 if self.history.exists() else 0
@@ -155,11 +155,11 @@ class RunDirectory:
         return f"stopped in epoch {done + 1}{f' of {epochs}' if isinstance(epochs, int) else ''}"
 
     def read_metrics(self) -> RunMetrics:
-        """Read ``metrics.json``; `UserError` if it is missing or damaged."""
+        """Read ``metrics.json``; `UserError` if the file is missing or damaged."""
         return read_typed(self.metrics, RunMetrics)
 
     def read_environment(self) -> Environment:
-        """Read ``environment.json``; `UserError` if it is missing or damaged."""
+        """Read ``environment.json``; `UserError` if the file is missing or damaged."""
         return read_typed(self.environment, Environment)
 
     def record_epochs(self, epochs: int) -> None:
@@ -182,18 +182,18 @@ class RunDirectory:
             raise UserError(f"{self.path} is not empty, but --out needs a new or an empty folder: choose another name.")
 
     def check_run(self, test: bool = False) -> None:
-        """Raise `UserError` unless the directory holds a run; with ``test``, trials of a search are refused, too."""
+        """Raise `UserError` unless the directory holds a run; with ``test``, also for a trial of `tune`."""
         if not self.recipe.is_file():
             raise UserError(
-                f"{self.path} holds no run (there is no recipe.yaml in it): give a directory that proxemic train made."
+                f"{self.path} does not hold a run (it has no recipe.yaml): give a directory that proxemic train made."
             )
         # The second phase is written last; all other keys that a file cut short may lack have defaults.
         if "\nsecond_phase:" not in self.recipe.read_text(encoding="utf-8", errors="replace"):
             raise UserError(f"{self.recipe} is damaged (its end is missing): put it back from a copy.")
         if test and not self.read_environment().get("test", True):
             raise UserError(
-                f"{self.path} is a trial of a search, which must not be evaluated on the test classes: go on with the "
-                "search, or train its recipe.yaml into a new --out."
+                f"{self.path} is a trial of proxemic tune, which must not be evaluated on the test classes: "
+                "continue tuning, or train its recipe.yaml into a new --out."
             )
 
     def check_images(self, split_fingerprint: str) -> None:
@@ -201,7 +201,7 @@ class RunDirectory:
         if not self.has_images(split_fingerprint):
             raise UserError(
                 f"The images are not those that {self.path} was begun with (classes, labels or sequences differ), "
-                "so its split of them is lost: put them back, begin a new run, or evaluate others with --data.root."
+                "so its split is lost: put the images back, begin a new run, or evaluate other images with --data.root."
             )
 
     def has_images(self, split_fingerprint: str) -> bool:
@@ -213,11 +213,11 @@ class RunDirectory:
         return self.read_environment().get("images") == other.read_environment().get("images")
 
     def load(self, source: ImageSource, new_images: NewImages = "leave", *, complete: bool = False) -> Splits:
-        """Load the run's images in its split; notes tell which have come or gone since it began.
+        """Load the run's images in its split; notes name images that were added or removed since the run began.
 
         Args:
-            source: The source of the images, in its present place.
-            new_images: What becomes of images that came later: see `OwnSource.load_again`.
+            source: The source of the images, at its current path.
+            new_images: How to treat images that were added later: see `OwnSource.load_again`.
             complete: Refuse missing images.
 
         Raises:
@@ -260,8 +260,8 @@ class RunDirectory:
     ) -> None:
         """Make the directory, and write the recipe and a record of the machine and the images.
 
-        ``earlier`` are the classes on which the initial weights were trained. A run without ``test`` can never be
-        evaluated on the test classes. ``precision`` is the choice made for ``auto``.
+        ``earlier`` contains the classes on which the initial weights were trained. A run without ``test`` can never be
+        evaluated on the test classes. ``precision`` is the one selected for ``auto``.
         """
         if self.recipe.exists():  # another run has begun there in the meantime
             self.check_new()
@@ -300,7 +300,7 @@ class RunDirectory:
         root = source.root if isinstance(source, OwnSource) else None
         if root is not None and "{" not in str(root) and not Path(root).exists():
             raise UserError(
-                f"{root}, the data of {self.path}, does not exist: put it back, or give the place where it is now with "
+                f"{root}, the data of {self.path}, does not exist: put it back, or give its current path with "
                 "--data.root."
             )
 
@@ -319,14 +319,14 @@ class RunDirectory:
             state = safetensors.torch.load_file(self.loss)
         except (OSError, SafetensorError) as error:
             raise UserError(
-                f"{self.loss} is not readable as safetensors ({error}): put a copy in its place."
+                f"{self.loss} is not readable as safetensors ({error}): put it back from a copy."
             ) from error
         if noted not in (None, _checksum(state)):
-            raise UserError(f"{self.loss} is damaged (its checksum is wrong): put a copy in its place.")
+            raise UserError(f"{self.loss} is damaged (its checksum is wrong): put it back from a copy.")
         return state
 
     def drop_weights(self, *, model: bool = True) -> None:
-        """Remove the checkpoint and, by default, the weights, but not the metrics."""
+        """Remove the checkpoint and, by default, the weights; keep the metrics."""
         for path in (self.model, self.model.with_suffix(".json"), self.frozen, self.loss) if model else ():
             path.unlink(missing_ok=True)
         shutil.rmtree(self.checkpoint.parent, ignore_errors=True)

@@ -43,7 +43,7 @@ def load_embedder(path: Path, backbone: type[nn.Module] | None = None) -> tuple[
     model, preprocessing = load_model(path, backbone)
     run = RunDirectory.of_model(path)
     if run.stopped:
-        note = f"{path} {run.stopped}: its model is the best one until then. Finish it by proxemic train --resume "
+        note = f"{path} {run.stopped}: its model is the best one so far. Finish it with proxemic train --resume "
         warnings.warn(f"{note}{run.path}.", UserNote, stacklevel=2)
     return model, read_preprocessing(preprocessing, (path if path.is_dir() else path.parent) / DESCRIPTION)
 
@@ -63,11 +63,11 @@ def embed_images(
 ) -> Float[Tensor, "images dim"]:
     """Embed images in order; the embeddings are float32 on the CPU.
 
-    With the `checksum` of a saved model, embeddings of image files that any command has made before are read from the
-    user's cache, and new ones are kept there.
+    With the `checksum` of a saved model, embeddings of image files that any command has computed before are read from
+    the user's cache, and new ones are kept there.
 
     The network computes in float32, or in bfloat16 with the precision bf16-mixed. If ``shared``, the processes that
-    train together share the batches, and each gets all embeddings.
+    train together share the batches, and each process gets all embeddings.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if shared and dist.is_initialized() else (0, 1)
     batches = torch.arange(len(images)).split(batch_size)
@@ -106,26 +106,26 @@ def embed_dataset(
     description: str = "embedding",
     precision: EvaluationPrecision = "32-true",
 ) -> tuple[Float[Tensor, "samples dim"], Int64[Tensor, " samples"] | None]:
-    """Embed any PyTorch data set, of images, token ids, or samples with several inputs.
+    """Embed any PyTorch data set: images, token ids, or samples with several inputs.
 
     A module runs in evaluation mode on its own device, and floating-point inputs are converted to the type of its first
     floating-point parameter; afterwards the modes of its submodules are restored. Any other function gets the batches
     unchanged.
 
-    The embeddings are the model's output, or its first element if it is a tuple. In a mapping or an output of
-    transformers they are ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else
+    The embeddings are the model's output, or its first element if the output is a tuple. In a mapping or an output of
+    transformers, the embeddings are ``embeddings``, ``sentence_embedding``, ``text_embeds`` or ``image_embeds``, else
     ``pooler_output``, else the mean of ``last_hidden_state`` over the tokens, else the only value. The mean leaves out
-    padding if ``attention_mask`` is an input that is passed by name. To choose another value, give a function.
+    padding if ``attention_mask`` is an input that is passed by name. For any other value, give a function.
 
     Args:
         model: A module or function that returns embeddings ``[B, D]``.
-        data: A data set, a list of samples, or a `DataLoader`, whose order and dropped samples count. A sample is an
-            input and an integer label, an input alone, or a mapping. An input is a tensor, a tuple of tensors (the
+        data: A data set, a list of samples, or a `DataLoader`, which sets the order and may drop samples. A sample is
+            an input and an integer label, an input alone, or a mapping. An input is a tensor, a tuple of tensors (the
             model's positional arguments), or a mapping of tensors (its keyword arguments). Anything after the label is
             ignored.
         keys: For samples that are mappings: the name of the input, or a tuple of names of inputs that are passed by
-            name; and the name of the label (``labels`` is also found). If a sample lacks that input, all its values
-            for which the model has arguments are inputs, such as ``input_ids`` and ``attention_mask``.
+            name; and the name of the label (``labels`` is also found). If a sample lacks that input, its inputs are all
+            values for which the model has arguments, such as ``input_ids`` and ``attention_mask``.
         batch_size: Samples per batch of a data set.
         workers: Processes that load the samples of a data set.
         description: Text of the progress bar, which is shown on terminals only.
@@ -166,7 +166,7 @@ def embed_dataset(
         if label is not None
     ]
     if not embeddings:
-        raise ValueError("the data set has no samples to embed; a DataLoader with drop_last drops a batch not full")
+        raise ValueError("the data set has no samples to embed; a DataLoader with drop_last drops an incomplete batch")
     if labels and len(labels) < len(given):
         raise ValueError("some batches have labels and others none; give them always or never")
     return torch.cat(embeddings), torch.cat(labels) if labels else None

@@ -41,17 +41,17 @@ class EvaluationConfig:
         mrr: Whether to compute the mean reciprocal rank of the first relevant image.
         nmi: Whether to cluster by k-means, for NMI and AMI; slow with many images and classes.
         average: How to average values: over queries, or over classes (the mean of each class's mean).
-        metric: Name of the metric that chooses the epoch.
-        select_on: Images on which the epoch is chosen: ``validation`` classes held out from training, or the ``test``
-            classes (only to match papers that do so; results are marked); ``last`` takes the last epoch.
-        start: Whether to evaluate the pooled features of the network before training. The network before training,
-            with or without its new head, is then kept if no epoch is better on the images that choose the epoch.
-        untrained: Whether to evaluate the network before training, with its head, on the test classes for comparison.
+        metric: Name of the metric for model selection: the epoch with the largest value is kept.
+        select_on: Images on which the epoch is selected: ``validation`` classes held out from training, or the ``test``
+            classes (only to match papers that do so; the results say so). ``last`` keeps the last epoch.
+        start: Whether to evaluate the pooled features of the network before training. If no epoch is better on the
+            images of `select_on`, the network before training is then kept, with or without its new head.
+        untrained: Whether to evaluate the network before training, with its new head, on the test classes to compare.
         batch_size: Images per batch when embedding.
         precision: The precision in which the network embeds validation and test images: 32-true, as in all commands
-            that use the finished model, or bf16-mixed, which may be faster and is mentioned with the results.
+            that use the finished model, or bf16-mixed, which may be faster; the results then say so.
         own_metrics: Functions or modules of your own, from the embeddings ``[N, D]`` and labels ``[N]`` of all images
-            to a mapping of names to numbers, which are added to the metrics; ``metric`` may name one of which larger
+            to a mapping of names to numbers, which are added to the metrics. ``metric`` may name one of them if larger
             values are better.
 
     Raises:
@@ -87,7 +87,7 @@ class EvaluationConfig:
 
     @property
     def names(self) -> list[str]:
-        """The names of the retrieval metrics, any of which may choose the epoch."""
+        """The names of the retrieval metrics, any of which may select the epoch."""
         at = {
             "recall": self.recall_at,
             "precision": self.precision_at,
@@ -101,7 +101,7 @@ class EvaluationConfig:
 def results_of(
     embeddings: Float[Tensor, "rows dim"], images: ImageSet, distance: Distance, k: int = 10
 ) -> RetrievalResults:
-    """Return the search of embeddings: all rows in all, or queries in the gallery, without rows of the own sequence."""
+    """Search all embeddings in all, or queries in the gallery; hits of the query's own sequence are left out."""
     roles = (images.is_query, images.is_gallery, images.sequences, images.categories, images.category_names)
     return RetrievalResults(embeddings, images.labels, *roles, distance, k)
 
@@ -114,15 +114,15 @@ def evaluate_embeddings(
     or_nan: bool = False,
     rerank: bool = False,
 ) -> RetrievalMetrics:
-    """Compute retrieval metrics of the search that `results_of` makes.
+    """Compute retrieval metrics of the search of `results_of`.
 
-    If no query has a match, raise ``ValueError``, or with ``or_nan`` warn and return NaN.
+    If no query has a match, raise ``ValueError``; with ``or_nan``, warn and return NaN instead.
     """
     if len(images) and not images.class_names:
         raise ValueError("the embeddings have no labels to evaluate them by: give them with --labels FILE.")
     if (images.labels < 0).any():
         row = int(images.labels.argmin()) + 1
-        raise ValueError(f"row {row:,} has no label to evaluate it by: leave such rows out, or give --labels FILE.")
+        raise ValueError(f"row {row:,} has no label to evaluate it by: leave out such rows, or give --labels FILE.")
     results = results_of(embeddings, images, config.distance)
     settings: dict[str, Any] = {key: value for key, value in asdict(config).items() if key in _METRIC_KEYWORDS}
     settings |= {"rerank": rerank}
@@ -151,8 +151,8 @@ def compute_own_metrics(
         for key, value in values.items():
             if not isinstance(key, str) or key in {*computed, *config.names, *_TAKEN}:
                 raise UserError(
-                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each a name that "
-                    "no other metric has."
+                    f"evaluation.own_metrics has {name}, which names a value {key!r}, but must give each value a name "
+                    "that no other metric has."
                 )
             if not isinstance(value, Real) and not (isinstance(value, Tensor) and value.numel() == 1):
                 raise UserError(f"evaluation.own_metrics has {name}, whose {key} is {value!r}, but must be a number.")

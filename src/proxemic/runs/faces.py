@@ -1,4 +1,4 @@
-"""The network that embeds faces, each from a picture and its mirror image."""
+"""Embed faces, each from an image and its mirror image."""
 
 import copy
 from dataclasses import replace
@@ -11,7 +11,7 @@ from proxemic.models import EmbeddingModel
 
 
 class FlipSum(nn.Module):
-    """Sums a network's embeddings of an image and of its mirror image.
+    """Sum a network's embeddings of an image and of its mirror image.
 
     If the network scales embeddings to unit length, only the sum is scaled, as in insightface's
     `recognition/arcface_torch/eval/verification.py`.

@@ -1,10 +1,10 @@
-"""Vectors that a model has made, kept in the user's cache, so that no command embeds a picture again.
+"""Keep the embeddings of a model in the user's cache, so that no command embeds an image again.
 
-A SQLite file for each model has blocks of vectors that were made together, and for each picture its block and its
-place there. A picture is known by digests of the size and both times of its file, its box, and either its absolute path
-or the number (inode) of its file, which stays if a folder is moved; and by a digest of its content. The time of the
-last change cannot be set back, so that a changed file always has other digests; its old vector stays until its block is
-removed. Everything here may be deleted at any time: it is computed again.
+A SQLite file for each model has blocks of vectors that were computed together, and for each image its block and its
+position in the block. An image is found again by digests of the size and both times of its file, its box, and either
+its absolute path or the number (inode) of its file, which stays if a folder is moved; and by a digest of its content.
+The time of the last change cannot be set back, so a changed file always has other digests. Its old vector stays until
+its block is removed. All files may be deleted at any time: the vectors are computed again.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from proxemic.data.stamps import stamps_of
 from proxemic.errors import UserError, UserNote
 from proxemic.files import absolute_name
 
-Found = Int64[np.ndarray, "pictures 2"]
-"""The block of each picture, and its place there; -1 if the picture is not known."""
+Found = Int64[np.ndarray, "images 2"]
+"""The block of each image, and its position in the block; -1 if the image is not known."""
 
 _FORMAT = 0x50524F01
 _SCHEMA = (
@@ -42,14 +42,14 @@ _SCHEMA = (
 )
 _PATIENCE = 60  # seconds for which a transaction waits for others
 _DAY = 86_400  # seconds: what was used within a day stays, whatever its size
-_FEW = 8  # looking up more pictures for each block than this takes longer than reading all rows
+_FEW = 8  # looking up more images for each block than this takes longer than reading all rows
 _SECONDS = 1.0  # at most this work, and a batch, is lost by a kill
-_MISSES = 256  # pictures in a row with unknown contents after which contents are not looked up any more
+_MISSES = 256  # images in a row with unknown contents after which contents are not looked up any more
 
 
 @dataclass(frozen=True)
 class PictureKeys:
-    """The digests by which pictures are known; None for those at addresses, and missing ones."""
+    """The digests by which images are found again; None for images at URLs and missing images."""
 
     paths: Sequence[Path | str]
     boxes: Sequence[object]
@@ -57,20 +57,20 @@ class PictureKeys:
 
     @classmethod
     def of(cls, pixels: FilePixels) -> Self:
-        """Look at the files of pictures."""
+        """Look at the files of images."""
         return cls(pixels.paths, pixels.boxes, stamps_of(pixels))
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def of_file(self, place: int) -> tuple[bytes, ...]:
-        """Return the digests of a picture that need no reading."""
+        """Return the digests of an image that need no reading."""
         if (stamp := self.stamps[place]) is None:
             return ()
         return _digest(stamp[0], absolute_name(str(self.paths[place]))), _digest(stamp[0], str(stamp[1]))
 
     def of_content(self, place: int) -> tuple[bytes, ...]:
-        """Read the file of a picture, and return the digest of its content, unless it was changed meanwhile."""
+        """Read the file of an image, and return the digest of its content, unless it was changed meanwhile."""
         path, box = self.paths[place], self.boxes[place]
         if self.stamps[place] is None or isinstance(path, str):
             return ()
@@ -95,7 +95,7 @@ class KeptVectors:
         self._reads = self._writes = True  # a full disk can still be read
 
     def find(self, keys: PictureKeys) -> Found:
-        """Return where the vectors of known pictures are, and note that they are used."""
+        """Find the vectors of known images, and note that they are used."""
         try:
             return self._find(keys)
         except KeyError:
@@ -130,8 +130,8 @@ class KeptVectors:
                     db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", rows)
         return found
 
-    def read(self, found: Found) -> Float32[np.ndarray, "pictures dim"]:
-        """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
+    def read(self, found: Found) -> Float32[np.ndarray, "images dim"]:
+        """Return the vectors of known images; `KeyError` if they were removed meanwhile."""
         vectors = np.empty((0, 0), np.float32)
         with self._transaction(write=False) as db:
             for number in np.unique(found[:, 0]).tolist():
@@ -147,7 +147,7 @@ class KeptVectors:
     def add(
         self, keys: PictureKeys, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"], engine: str
     ) -> None:
-        """Keep the vectors of the pictures at some places, in one transaction."""
+        """Keep the vectors of the images at the given indices, in one transaction."""
         known = [(*keys.of_file(place), *keys.of_content(place)) for place in places]
         chosen = [row for row, own in enumerate(known) if len(own) == 3]  # the others have changed, or are not files
         if not chosen:
@@ -199,7 +199,7 @@ class KeptVectors:
 def _look_up(
     db: sqlite3.Connection, blocks: Container[int], *, whole: bool
 ) -> Callable[[bytes], tuple[int, int] | None]:
-    """Return a function from a key to a block and a place in it; None for an unknown key, and for a removed block."""
+    """Return a function from a key to a block and a position in it; None for an unknown key or a removed block."""
     if whole:
         rows = db.execute("SELECT key, block, place FROM rows")
         return {key: (block, place) for key, block, place in rows if block in blocks}.get
@@ -212,7 +212,7 @@ def _look_up(
 
 
 def _fill(found: Found, place: int, known: Iterator[tuple[int, int] | None]) -> bool:
-    """Note where the vector of a picture is by the first of its keys that is known, and return whether one is."""
+    """Note where the vector of an image is, by the first known key of the image; return whether a key is known."""
     where = next(filter(None, known), None)
     if where is not None:
         found[place] = where
@@ -220,11 +220,11 @@ def _fill(found: Found, place: int, known: Iterator[tuple[int, int] | None]) -> 
 
 
 class Keeping:
-    """What is kept of some pictures; as a context, it keeps others about once a second, and when the block ends.
+    """The kept vectors of some images; as a context manager, keep new ones about once a second, and at the end.
 
     Args:
         kept: The vectors of a model.
-        keys: The digests of the pictures.
+        keys: The digests of the images.
     """
 
     def __init__(self, kept: KeptVectors, keys: PictureKeys) -> None:
@@ -235,19 +235,19 @@ class Keeping:
 
     @property
     def missing(self) -> Int64[np.ndarray, " missing"]:
-        """The places of the pictures that are not known."""
+        """The indices of the images that are not known."""
         return np.flatnonzero(self._found[:, 0] < 0)
 
     def known(self, between: range) -> Int64[np.ndarray, " known"]:
-        """Return the places of the known pictures between two places."""
+        """Return the indices of the known images in a range."""
         return between.start + np.flatnonzero(self._found[between.start : between.stop, 0] >= 0)
 
     def read(self, places: Int64[np.ndarray, " known"]) -> Float32[np.ndarray, "known dim"]:
-        """Return the vectors of known pictures; `KeyError` if they were removed meanwhile."""
+        """Return the vectors of known images; `KeyError` if they were removed meanwhile."""
         return self._kept.read(self._found[places])
 
     def add(self, places: Sequence[int], vectors: Float32[np.ndarray, "rows dim"], engine: str | None = None) -> None:
-        """Keep the vectors of the pictures at some places, and what computed them; those not finite are left out."""
+        """Keep the finite vectors of the images at the given indices, and the engine that computed them."""
         if (engine or "torch") != self._engine:
             self._write()
             self._engine = engine or "torch"
@@ -257,15 +257,15 @@ class Keeping:
         if time.monotonic() - self._began > _SECONDS:
             self._write()
 
-    def completed(self, new: Float32[np.ndarray, "missing dim"]) -> Float32[np.ndarray, "pictures dim"]:
-        """Return the vectors of all pictures, given those of the missing ones."""
+    def completed(self, new: Float32[np.ndarray, "missing dim"]) -> Float32[np.ndarray, "images dim"]:
+        """Return the vectors of all images, given those of the missing ones."""
         known = self.known(range(len(self._keys)))
         if not len(known):
             return new
         try:
             vectors = self.read(known)
         except KeyError as error:
-            raise UserError("The cache was cleared meanwhile: start the same command again.") from error
+            raise UserError("The cache was cleared meanwhile: run the same command again.") from error
         whole = np.empty((len(self._keys), vectors.shape[1]), np.float32)
         whole[known] = vectors
         if len(new):
@@ -294,7 +294,7 @@ def kept_vectors(checksum: str, preprocessing: object, precision: str) -> KeptVe
 
 @cache
 def _opened(path: Path) -> KeptVectors:
-    for former in ("galleries", "features"):  # of earlier versions, which kept them in other ways
+    for former in ("galleries", "features"):  # of earlier versions, in other formats
         shutil.rmtree(cache_folder(former), ignore_errors=True)
     make_room(_limit())
     return KeptVectors(path)
@@ -344,7 +344,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def make_room(most: float) -> None:
-    """Remove what was not used for the longest time until all vectors take at most this many bytes."""
+    """Remove the least recently used vectors until all together take at most this many bytes."""
     files = sorted(vectors_folder().glob("*.sqlite"), key=lambda file: file.stat().st_mtime)
     excess = sum(file.stat().st_size for file in files) - most
     for file in files if excess > 0 else ():
@@ -361,7 +361,7 @@ def make_room(most: float) -> None:
 
 
 def kept_embeddings() -> dict[str, tuple[int, int]]:
-    """Return the number of embeddings of each model, and their bytes, by the name of their file."""
+    """Return the number of embeddings of each model, and their bytes, by the name of the model's file."""
     found = dict[str, tuple[int, int]]()
     for path in sorted(vectors_folder().glob("*.sqlite")):
         with suppress(sqlite3.Error, OSError), closing(_open(path)) as db:
@@ -377,7 +377,7 @@ def converted_networks() -> tuple[int, int]:
 
 
 def clear_kept() -> int:
-    """Remove all embeddings, the heads learnt from them, and converted networks; return how many bytes they had."""
+    """Remove all embeddings, the heads learnt from them, and converted networks; return how many bytes were freed."""
     folders = [vectors_folder(), cache_folder("heads"), networks_folder()]
     size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Preparation of images as timm and transformers do it, for pretrained networks that come with their settings."""
+"""Prepare images as timm and transformers do, for pretrained networks that come with their settings."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -25,11 +25,11 @@ _CONVNEXT_CROPS = 384  # pixels; ConvNeXT's image processor crops smaller images
 
 @dataclass(frozen=True)
 class LibraryPreprocessing:
-    """Preparation of every image by the transform of timm or the image processor of transformers itself.
+    """Prepare every image with the transform of timm or the image processor of transformers itself.
 
-    Pretrained networks have it if `Preprocessing` cannot express their settings. Images are read by `read_image`,
+    It is used for pretrained networks whose settings `Preprocessing` cannot express. Images are read by `read_image`,
     converted to RGB, and cropped if one side is more than 100 times as long as the other. The fields identify the
-    transform: embeddings of two versions of a library are not compared.
+    transform: embeddings made with two versions of a library are not compared.
 
     Args:
         library: ``timm`` or ``transformers``.
@@ -100,7 +100,7 @@ def read_preprocessing(described: Any, file: Path) -> AnyPreprocessing:
 
 
 def is_current(described: Mapping[str, Any]) -> bool:
-    """Return whether the version of the library that prepares images is the installed one, or no library is named."""
+    """Return whether the library that prepares images is installed in the same version; True if none is named."""
     library = described.get("library")
     if library not in _EXTRAS:
         return True
@@ -111,10 +111,10 @@ def is_current(described: Mapping[str, Any]) -> bool:
 def pretrained_preprocessing(name: str) -> AnyPreprocessing:
     """Return the preprocessing of the network ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER``.
 
-    It is a `Preprocessing` if that gives the same tensors as the library, otherwise the library's own.
+    The result is a `Preprocessing` if that gives the same tensors as the library, otherwise the library's own.
 
     Raises:
-        ValueError: If there is no such network, or its images cannot be put into one batch.
+        ValueError: If there is no such network, or its image tensors cannot be put into one batch.
         UserError: If the settings cannot be downloaded.
         ImportError: If the library is not installed.
     """
@@ -143,7 +143,7 @@ def timm_configuration(name: str) -> dict[str, Any]:
 def translate(
     library: LibraryPreprocessing, translation: Callable[[Mapping[str, Any]], Preprocessing]
 ) -> AnyPreprocessing:
-    """Return the translation of a library's configuration if it prepares images equally, otherwise ``library``.
+    """Translate a library's configuration to a `Preprocessing` if both prepare images equally; else return ``library``.
 
     Raises:
         ValueError: If the library does not map each image to one tensor of the same shape.

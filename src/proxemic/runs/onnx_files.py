@@ -1,4 +1,4 @@
-"""ONNX files as models; the preprocessing of their images is read from the JSON beside them or from the files."""
+"""Read ONNX files as models; the preprocessing is read from the JSON file next to them or from the files."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ from proxemic.models import EmbeddingModel, ModelConfig, OnnxBackbone
 from proxemic.models.backbones.onnx_backbone import read_note, read_onnx
 
 ONNX_NOTE = "proxemic"
-"""Where an ONNX file that was exported here says, as JSON, how images are prepared and embeddings compared."""
+"""The metadata key of our ONNX files for the JSON that states how images are prepared and embeddings compared."""
 
 
 def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str, Any], Path]:
-    """Return a model, its preprocessing, other notes on its use such as the distance, and the file they come from.
+    """Read a model, its preprocessing, other notes on its use such as the distance, and the file of these notes.
 
     Raises:
         UserError: If the preprocessing of images is not described.
@@ -34,18 +34,18 @@ def read_onnx_model(path: Path) -> tuple[EmbeddingModel, Preprocessing, dict[str
         with suppress(ValueError, RecursionError):
             usage = json.loads(noted)
         if not isinstance(usage, dict) or not usage:
-            raise ValueError(f"{path} has no {path.stem}.json beside it, and its own note is damaged.")
+            raise ValueError(f"{path} has no {path.stem}.json next to it, and its own note is damaged.")
     else:
         raise UserError(
-            f"{path} does not say how images are prepared: write {file.name} beside it, such as "
+            f"{path} does not say how images are prepared: write {file.name} next to it, such as "
             '{"preprocessing": {"size": 224, "resize": 256, "mean": [0.485, 0.456, 0.406], '
             '"std": [0.229, 0.224, 0.225], "interpolation": "bicubic"}}.'
         )
     made = hashlib.sha256(content).hexdigest()
     if usage.get("sha256", made) != made:
         raise ValueError(
-            f"{path} is not the file that {file} describes, whose sha256 is another: put the two that belong "
-            "together side by side."
+            f"{path} is not the file that {file} describes: the sha256 differs. Put the two files that "
+            "belong together next to each other."
         )
     if "preprocessing" not in usage:
         raise ValueError(f"{file} does not say how images are prepared: preprocessing is missing.")

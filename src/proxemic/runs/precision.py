@@ -6,7 +6,7 @@ EvaluationPrecision = Literal["32-true", "bf16-mixed"]
 
 
 def computed_in(precision: str | None) -> str:
-    """Return what the title of a table says of the precision of its figures, if that is not float32.
+    """Return the words for a table's title if its figures were not computed in float32; otherwise an empty text.
 
     >>> computed_in("32-true"), computed_in("bf16-mixed")
     ('', ', computed in bf16-mixed')

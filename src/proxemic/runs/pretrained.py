@@ -1,4 +1,4 @@
-"""Pretrained networks of others by name, to search pictures without a training of one's own."""
+"""Load pretrained networks by name, to search images without training."""
 
 import hashlib
 import os
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from proxemic.models import EmbeddingModel
 
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
-"""The model of a gallery for which none is given: its weights come with the extra ``pretrained``."""
+"""The default model of a gallery; its weights come with the extra ``pretrained``."""
 
 
 def model_path(model: str | os.PathLike[str]) -> Path:
-    """Return the path of a model; a pretrained network is first written to the user's cache folder, if it is missing.
+    """Return the path of a model; a missing pretrained network is first written to the user's cache folder.
 
     Args:
         model: A path, which is returned unchanged; ``timm:NAME`` for any network of timm that has pretrained weights;
@@ -46,7 +46,7 @@ def model_path(model: str | os.PathLike[str]) -> Path:
 
 
 def sees_only(model: str) -> bool:
-    """Return whether the named pretrained network takes only pictures, and no texts to compare them with."""
+    """Return whether the named pretrained network takes only images, and no texts to compare them with."""
     if model.startswith(TIMM):
         return True
     from proxemic.models.backbones.transformers_models import find_folder
@@ -55,7 +55,7 @@ def sees_only(model: str) -> bool:
 
 
 def kept_at(model: str) -> Path:
-    """Return the path of a model, which `model_path` may still have to write."""
+    """Return the path of a model, even if `model_path` has not written it yet."""
     if not is_pretrained_name(model):
         return Path(model)
     name = re.sub(r"[^\w.]+", "-", model).strip("-")
@@ -66,7 +66,7 @@ def kept_at(model: str) -> Path:
 
 
 def is_cached(path: Path) -> bool:
-    """Return whether a path is that of a pretrained network in the user's cache folder, which all galleries share."""
+    """Return whether a path belongs to a pretrained network in the user's cache folder, which all galleries share."""
     return path.is_relative_to(_cache())
 
 
@@ -77,8 +77,8 @@ def _cache() -> Path:
 def load_pretrained(name: str) -> "tuple[EmbeddingModel, AnyPreprocessing]":
     """Load a pretrained network without its classifier, and the preprocessing with which it was trained.
 
-    Its embeddings are its pooled features, scaled to unit length, or for a network with a text tower (CLIP, SigLIP) the
-    features that images and texts share. The arguments and errors are those of `model_path`.
+    The embeddings are the pooled features, scaled to unit length; for a network with a text tower (CLIP, SigLIP), they
+    are the features that images and texts share. The arguments and errors are those of `model_path`.
     """
     from proxemic.models import ModelConfig, build_model
     from proxemic.models.backbones.transformers_models import find_folder, has_text_tower

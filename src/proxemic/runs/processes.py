@@ -1,4 +1,4 @@
-"""The processes of a run, and their communication."""
+"""Connect the processes of a run, and let them communicate."""
 
 import os
 import re
@@ -92,8 +92,8 @@ def join_processes(
     """Connect to the other processes that torchrun or srun has started, if any.
 
     Errors are reported to torchrun, which names the process that failed first and ends the others. If another process
-    is killed, or hangs for longer than a collective waits, this one ends with an error that is not reported; ``again``
-    tells the user how to go on. If torchrun itself is killed, its processes stop.
+    is killed, or hangs for longer than a collective waits, this process ends with an error that is not reported;
+    ``again`` tells the user how to continue. If torchrun itself is killed, its processes stop.
 
     Raises:
         UserError: If another process is lost or does not connect.
@@ -168,7 +168,7 @@ def _join() -> Processes:
     rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     try:
         store, _, _ = next(dist.rendezvous("env://", timeout=_JOINING))
-        # With GPUs, too, processes communicate between steps on the CPU, without waiting for a GPU.
+        # Even with GPUs, processes communicate between steps on the CPU, without waiting for a GPU.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_COLLECTIVES)
         reading = dist.new_group(timeout=_READING, backend="gloo")
@@ -179,9 +179,9 @@ def _join() -> Processes:
         if not is_lost_connection(error):
             raise
         raise UserError(
-            f"Not all of {world} processes came to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
-            f"{_JOINING.seconds // 60} minutes, and stayed: start as many by torchrun or srun, on machines that reach "
-            "each other."
+            f"Not all {world} processes connected to {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within "
+            f"{_JOINING.seconds // 60} minutes, and stayed connected: start {world} processes by torchrun or srun, on "
+            "machines that reach each other."
         ) from error
     return Processes(rank, world, local_rank, reading)
 

@@ -1,4 +1,4 @@
-"""Evaluates the network before training, by its pooled features and with its new head."""
+"""Evaluate the network before training, by its pooled features and with its new head."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -17,7 +17,7 @@ Start = Literal["start", "untrained"]
 
 
 class SideBySide(nn.ModuleList):
-    """Concatenates the embeddings of several networks, so that each image is read only once."""
+    """Concatenate the embeddings of several networks, so that each image is read only once."""
 
     def forward(
         self, inputs: Float[Tensor, "batch channels height width"] | Float[Tensor, "batch features"]
@@ -26,7 +26,7 @@ class SideBySide(nn.ModuleList):
 
 
 class BothStarts(nn.Module):
-    """Concatenates the pooled features of a network and its embeddings."""
+    """Concatenate the pooled features of a network and its embeddings."""
 
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class BothStarts(nn.Module):
 def evaluate_starts(
     embeddings: Mapping[str, Float[Tensor, "images dim"]], images: ImageSet, config: EvaluationConfig
 ) -> dict[str, dict[str, float]]:
-    """Evaluate each embedding, except those that are not finite, as of some untrained networks."""
+    """Evaluate each set of embeddings; skip those that are not finite, as some untrained networks give."""
     finite = {name: embedding for name, embedding in embeddings.items() if bool(embedding.isfinite().all())}
     return {name: dict(evaluate_embeddings(item, images, config)) for name, item in finite.items()}
 
 
 def better_start(values: Mapping[str, Mapping[str, float]], metric: str) -> str:
-    """Return the better start (on a tie the one with a head, as its proxies can be used); empty if there is none."""
+    """Return the better start; on a tie the one with a head, as its proxies can be used; empty without any start."""
     return max(reversed([*values]), key=lambda name: values[name][metric], default="")

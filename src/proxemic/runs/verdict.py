@@ -1,4 +1,4 @@
-"""One sentence on how good a model is, and the commands to run after a training."""
+"""Summarise in one sentence how good a model is, and name the commands to run after a training."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from proxemic.tables import counted
 
 BEFORE = {"start": "before training", "untrained": "before training, new head"}
-"""What people read for the networks before training."""
+"""How tables and texts name the networks before training."""
 
 START_KEPT = "No epoch was better than the network before training, and the run kept that network."
 
@@ -23,11 +23,11 @@ def verdict(
     chance: Mapping[str, float] | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> str:
-    """Say how often the nearest picture is right, or state the first metric if Recall@1 was not measured.
+    """State how often the nearest image is right, or the first metric if Recall@1 was not measured.
 
     Args:
         values: Metrics in [0, 1] by name.
-        classes: Number of classes.
+        classes: Number of evaluated classes.
         queries: Number of queries.
         trained_on: Number of these classes on which the model was trained.
         before: Metrics of the network before training.
@@ -35,12 +35,12 @@ def verdict(
         bounds: The confidence interval of the metric.
 
     >>> verdict({"recall@1": 0.893}, classes=256, queries=3072, chance={"recall@1": 0.004})
-    'On 256 classes never seen in training, the nearest picture is right for 89.3 % of 3,072 queries; by chance 0.4 %.'
+    'On 256 classes never seen in training, the nearest image is right for 89.3 % of 3,072 queries; by chance 0.4 %.'
     """
     metric = "recall@1" if "recall@1" in values else next(iter(values))
     seen = {0: " never seen in training", classes: " seen in training"}
     on = counted(classes, "class", "classes") + seen.get(trained_on, f", {trained_on:,} of them seen in training")
-    is_of = ("the nearest picture is right for", "of") if metric == "recall@1" else (f"{metric} is", "for")
+    is_of = ("the nearest image is right for", "of") if metric == "recall@1" else (f"{metric} is", "for")
     said = f"On {on}, {is_of[0]} {100 * values[metric]:.1f} % {is_of[1]} {counted(queries, 'query', 'queries')}"
     if bounds is not None:
         said += " ({:.1f} to {:.1f})".format(*(100 * bound for bound in bounds))
@@ -51,7 +51,7 @@ def verdict(
 
 
 def recorded_verdict(recorded: Mapping[str, Any]) -> str:
-    """Return the verdict on a run's test classes from its ``metrics.json``; empty if it has none."""
+    """Return the summary of a run's test metrics from its ``metrics.json``; empty if there are none."""
     if "test" not in recorded:
         return ""
     return verdict(
@@ -68,9 +68,9 @@ def next_commands(run: Path, recorded: Mapping[str, Any]) -> dict[str, str]:
     """Return commands that are useful after a training, by their purpose."""
     path = shlex.quote(str(run))
     if recorded.get("kept") in BEFORE:
-        first = {"search for better hyper-parameters": f"proxemic tune --recipe {shlex.quote(f'{run}/recipe.yaml')}"}
+        first = {"tune its hyper-parameters": f"proxemic tune --recipe {shlex.quote(f'{run}/recipe.yaml')}"}
     else:
-        first = {"search pictures with it": f"proxemic gallery create shop PICTURES --model {path}"}
+        first = {"search your photos with it": f"proxemic gallery create shop PHOTOS --model {path}"}
     if "test" not in recorded:
         return first
     return {"see where it fails": f"proxemic evaluate {path} --worst 20 --pictures worst.html", **first}

@@ -1,4 +1,4 @@
-"""Settings and errors of the processes that load images."""
+"""Set up the processes that load images, and explain their errors."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ NO_SHARED_MEMORY = (
 
 def worker_settings(workers: int, device: torch.device | None = None) -> dict[str, Any]:
     """Return the arguments of a `DataLoader` with this many processes, for a device."""
-    # From Python 3.14 on a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
+    # From Python 3.14 on, a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
     method = "fork" if workers and sys.platform == "linux" else None
     return {
         "num_workers": workers,
@@ -32,7 +32,7 @@ def worker_settings(workers: int, device: torch.device | None = None) -> dict[st
 
 @contextmanager
 def shared_memory_errors() -> Iterator[None]:
-    """Turn a `DataLoader`'s error that shared memory is used up into a `UserError`."""
+    """Turn a `DataLoader`'s error about exhausted shared memory into a `UserError`."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Show published figures beside ours, for the rows of the papers' tables that a recipe stands for."""
+"""Compare our figures with published ones, for the rows of the papers' tables that a recipe reproduces."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,28 +11,28 @@ from proxemic.studies.recipe_content import class_name, data_key
 from proxemic.tables import Table
 
 SAME = {"precision@1": "recall@1", "average_distance_to_proxy": "avg_dtp"}
-"""Metrics of the papers under our names: precision@1 is recall@1, as both ask for the nearest image alone."""
+"""Metrics of the papers under our names: precision@1 is recall@1, since both only look at the nearest image."""
 
 Command = Literal["compare", "reality-check", "analyze robustness", "verify"]
 SHOWN_BY: dict[Command, str] = {
-    "compare": "a single model on clean pictures",
+    "compare": "a single model on clean images",
     "reality-check": "four models together",
-    "analyze robustness": "corrupted pictures",
+    "analyze robustness": "corrupted images",
     "verify": "face verification",
 }
-"""The commands with ``--against paper``, and the kind of figures that only each one shows."""
+"""The commands with ``--against paper``, and the kind of figures that only this command shows."""
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row that a recipe names, and its figures; none if flags changed the recipe's data or loss."""
+    """A table row that a recipe names, and the figures in it; none if flags changed the recipe's data or loss."""
 
     named: PublishedRow
     figures: tuple[PublishedFigure, ...]
 
 
 def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
-    """Return the rows of the papers' tables that a full recipe stands for."""
+    """Return the rows of the papers' tables that a full recipe reproduces."""
     return [
         PaperRow(named, tuple(figure for figure in named.figures(data_key(recipe)) if _is_its_loss(figure, recipe)))
         for named in (PublishedRow(**name) for name in recipe.get("published") or ())
@@ -40,7 +40,7 @@ def paper_rows(recipe: Mapping[str, Any]) -> list[PaperRow]:
 
 
 def shown_by(figure: PublishedFigure) -> tuple[Command, ...]:
-    """Return the commands that show a figure beside ours."""
+    """Return the commands that compare a figure with ours."""
     single: tuple[Command, ...] = ("compare",)
     if figure.metric == "accuracy":
         return ("verify",)
@@ -62,14 +62,14 @@ def page(
     evaluated: Callable[[str, PublishedFigure], Mapping[str, Any]] | None = None,
     remark: Callable[[str, Collection[str]], str] = lambda *_: "",
 ) -> str:
-    """Write Markdown with a section for each recipe that stands for rows, and a list of the other recipes.
+    """Write Markdown with a section for each recipe that reproduces table rows, and a list of the other recipes.
 
     Args:
         introduction: Describes the values.
         recipes: The recipes in full, by title.
-        command: The command that prints the page; for other figures, the page names the command that shows them.
+        command: The command that prints the page; the page names the commands that show other figures.
         ours: Returns the label of a figure, and our value as text.
-        seeds: Returns the number of runs that our values are means of.
+        seeds: Returns the number of runs over which our values are averaged.
         flags: Flags of all recipes.
         evaluated: Returns the recipe of our value, if it is not the one in ``recipes``.
         remark: Returns a sentence about the metrics of a table, to put below it.
@@ -81,7 +81,7 @@ def page(
         rows = paper_rows(recipe)
         if not any(row.figures for row in rows):
             why = (
-                "no longer stand for their rows, because flags gave them other data or another loss"
+                "no longer match their table rows, because flags gave them other data or another loss"
                 if rows
                 else "name no row of the papers' tables"
             )
@@ -144,7 +144,7 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
         "batch size": (recipe["batches"]["size"], theirs.batch_size),
         "epochs": (recipe["training"]["epochs"], theirs.epochs),
         "optimizer": (class_name(recipe["optim"]["optimizer"]), theirs.optimizer),
-        "chosen on": (recipe["evaluation"]["select_on"], theirs.selected_on),
+        "selected on": (recipe["evaluation"]["select_on"], theirs.selected_on),
         "seeds": (seeds, theirs.seeds),
         "pretrained": ("imagenet" if model["pretrained"] or model["weights"] else "no", theirs.pretrained),
         "proxies per class": (arguments.get("proxies_per_class", 1), proxies),
@@ -162,10 +162,10 @@ def _note(figure: PublishedFigure, recipe: Mapping[str, Any], seeds: int) -> str
     data = recipe["data"].get("init_args", {})
     held_out = data.get("validation_fraction")
     if held_out and recipe["evaluation"]["select_on"] == "validation":
-        differs.append(f"training classes: ours without the {held_out:.0%} that choose the epoch")
+        differs.append(f"training classes: ours without the {held_out:.0%} held out for validation")
     if data.get("check_counts") is False:
-        differs.append("images: ours may be a part of the data set")
-    text = f"Differs: {'; '.join(differs)}." if differs else "All that is compared is the same."
+        differs.append("images: ours may be a subset of the data set")
+    text = f"Differs: {'; '.join(differs)}." if differs else "Everything that is compared is the same."
     text += " Rates, schedule, pooling, sampling and augmentation are not compared."
     text += f" Not stated: {', '.join(unstated)}."
     remarks = "; ".join(filter(None, (theirs.hyperparameters, theirs.note, figure.note)))

@@ -89,9 +89,9 @@ def _embed(group: Sequence[FinishedRun], corruption: Corruption | None) -> Seque
 def robustness_against_paper(
     recipes: Mapping[str, Mapping[str, Any]], values: Mapping[str, Mapping[str, Sequence[float]]], metric: str, of: str
 ) -> str:
-    """Write Markdown: a metric under corruptions of the severities ``of`` beside the paper's Table IV.
+    """Write Markdown with a metric under corruptions of the severities ``of``, next to the paper's Table IV.
 
-    ``values`` holds a value per run, by recipe and name of the corruption; ``none`` stands for clean images.
+    ``values`` contains a value per run, by recipe and name of the corruption; ``none`` means clean images.
     """
 
     def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def robustness_against_paper(
         return f"{figure.metric} {name}", format_estimate(t_interval(measured)) if measured else MISSING
 
     return page(
-        f"{metric} on corrupted test pictures, in percent. Ours: {of}, with a 95% interval over seeds; theirs as "
+        f"{metric} on corrupted test images, in percent. Ours: {of}, with a 95% interval over seeds; theirs as "
         "printed.",
         recipes,
         "analyze robustness",

@@ -1,4 +1,4 @@
-"""The directory of a comparison, a search or a reality check; the same command continues what is in it."""
+"""The directory of a comparison, of tuning or of a reality check; the same command continues the runs in it."""
 
 import re
 import time
@@ -22,8 +22,8 @@ Settings = TypeVar("Settings")
 class StudyDirectory(Generic[Settings]):
     """A directory with many runs of one command, and a JSON file with the settings of the command.
 
-    ``file`` is the name of the JSON file, ``kind`` says what the directory holds, such as ``comparison``, and ``form``
-    is the dataclass of the settings.
+    ``file`` is the name of the JSON file, ``kind`` names the content of the directory, such as ``comparison``, and
+    ``form`` is the dataclass of the settings.
     """
 
     path: Path
@@ -40,8 +40,8 @@ class StudyDirectory(Generic[Settings]):
     def is_begun(self, leftovers: Collection[str] = ()) -> bool:
         """Return whether the directory has settings; False if it is new or empty.
 
-        Hidden and temporary files and ``leftovers``, which a process leaves that is killed before it writes the
-        settings, do not count. Any other file raises `UserError`.
+        Hidden files, temporary files and ``leftovers`` do not count; a process that is killed before it writes the
+        settings leaves these. Any other file raises `UserError`.
         """
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, but --out needs a folder: choose another name.")
@@ -58,7 +58,7 @@ class StudyDirectory(Generic[Settings]):
         """Read the settings; `UserError` if they are missing or damaged."""
         if not (self.path / self.file).exists():
             raise UserError(
-                f"{self.path} holds no {self.kind} (it has no {self.file}): give a directory that "
+                f"{self.path} does not hold a {self.kind} (it has no {self.file}): give a directory that "
                 f"proxemic {self.command} made."
             )
         return read_typed(self.path / self.file, self.form)
@@ -68,7 +68,7 @@ class StudyDirectory(Generic[Settings]):
         write_json(self.path / self.file, asdict(settings))  # pyright: ignore[reportArgumentType]
 
     def begin(self, settings: Settings, recipes: Mapping[Path, str]) -> None:
-        """Write settings and recipes; `UserError` if the directory already has others (but for the form of flags)."""
+        """Write settings and recipes; `UserError` if it already has others; the spelling of flags may differ."""
         different: list[str] = []
         if (self.path / self.file).exists():
             begun, given = _comparable(self.read()), _comparable(settings)
@@ -78,8 +78,8 @@ class StudyDirectory(Generic[Settings]):
                     different.append(f"recipe than {file.relative_to(self.path)}")
         if different:
             raise UserError(
-                f"{self.path} holds a {self.kind} with another {', '.join(different)}: choose another --out, or go on "
-                f"with that one by {self.resume}"
+                f"{self.path} holds a {self.kind} with another {', '.join(different)}: choose another --out, or "
+                f"continue that one with {self.resume}"
             )
         for file, yaml in recipes.items():
             write_text(file, yaml)
@@ -96,7 +96,7 @@ class StudyDirectory(Generic[Settings]):
                 remove_stale_temporaries(self.path)
                 yield
         except (Interrupted, KeyboardInterrupt):
-            raise Interrupted(f"Stopped; all that was saved is kept: go on with {self.resume}") from None
+            raise Interrupted(f"Stopped; everything saved is kept: continue with {self.resume}") from None
         except UserError as error:
             sentence = re.sub(r"proxemic train --resume \S+(?=\.$)|the same command", lambda _: self.resume, str(error))
             raise UserError(sentence) from error
@@ -119,5 +119,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def time_left(began: float, done: float, left: float) -> str:
-    """Estimate the time that the rest of some work takes, given when it began by `time.monotonic`."""
+    """Estimate the time that the rest of some work takes; ``began`` is its start by `time.monotonic`."""
     return format_seconds((time.monotonic() - began) / done * left)

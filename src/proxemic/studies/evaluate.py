@@ -50,18 +50,18 @@ def evaluate(
             for other data, the test split that it defines, or else all images.
         new_images: Images that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split of
             their class, except those of unknown classes.
-        by: Also evaluate the queries of each category (a table's column ``category``), which search all images.
+        by: Also evaluate the queries of each category (a table's column ``category``); each query searches all images.
         query: Folder or table of query images for ``gallery``, or a file of vectors for a model of vectors.
         gallery: Folder or table of images, or file of vectors, to search; for a file of embeddings, the file of
             embeddings to search.
         labels: Labels of the embeddings, or of the vectors of ``query``: a table (CSV or Parquet).
         gallery_labels: Labels of the embeddings, or of the vectors, of ``gallery``.
-        dims: Also evaluate embeddings that are cut to each of these sizes, to see how much nested embeddings
-            (`proxemic.losses.MatryoshkaLoss`) lose.
+        dims: Also evaluate the first dimensions of the embeddings, as many as each of these numbers, to see how much
+            nested embeddings (`proxemic.losses.MatryoshkaLoss`) lose.
         open_set: Also identify queries in a gallery that lacks half of the classes, at false alarm rates of 0.1, 0.01
             and 0.001: see `proxemic.metrics.open_set_identification`.
         rerank: Also re-rank the first hundred neighbours of each query by their common neighbours, and compare: A is
-            the plain ranking, B the new one. See `proxemic.metrics.k_reciprocal_distances` (Zhong et al., 2017).
+            the plain ranking, B the re-ranked one. See `proxemic.metrics.k_reciprocal_distances` (Zhong et al., 2017).
         seed: Seed of the classes that ``open_set`` leaves out and of the images in its gallery.
         strict: Raise an error for an unreadable image; by default it is skipped.
         level: Confidence level of the intervals, in (0, 1).
@@ -73,7 +73,7 @@ def evaluate(
         per_class: Write the metrics of each class, worst first, to this CSV file.
         per_query: Write the metrics of each query, worst first, to this CSV file.
         save_embeddings: Write the embeddings to this file: ``NAME.parquet``, with labels and paths, or ``NAME.npy``,
-            with these in ``NAME.paths.csv`` and the checksum of the model in ``NAME.json`` beside it.
+            with labels and paths in ``NAME.paths.csv`` and the checksum of the model in ``NAME.json`` next to it.
         report: Called with notes for the user, such as which images were skipped. None logs the notes.
 
     Returns:

@@ -47,7 +47,7 @@ class Run:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The recipe as plain values, with today's defaults for keys that the version that wrote it did not have."""
+        """The recipe as plain values; keys that are newer than the run have today's defaults."""
         return yaml.safe_load(self._read.yaml)
 
     @cached_property
@@ -84,7 +84,7 @@ class Run:
 
     @cached_property
     def measured_before(self) -> dict[str, float]:
-        """Values that callbacks measured before the first epoch; empty for older runs and without such callbacks."""
+        """Values that callbacks measured before training; empty for older runs and without such callbacks."""
         path = self.directory.measured_before
         return read_typed(path, dict[str, float]) if path.exists() else {}
 
@@ -98,7 +98,7 @@ class Run:
 class FinishedRun(Run):
     """A finished run, whose parts are read on first use; `UserError` if the run is missing or unfinished.
 
-    ``new_images`` says what becomes of images that came after it began: see `OwnSource.load_again`.
+    ``new_images`` sets how images that were added after the run began are treated: see `OwnSource.load_again`.
     """
 
     new_images: NewImages = "leave"
@@ -119,13 +119,13 @@ class FinishedRun(Run):
 
     @cached_property
     def splits(self) -> Splits:
-        """The splits of the run's data, in which images may be missing by now (`train` refuses missing classes)."""
+        """The splits of the run's data; some images may be missing by now (`train` refuses missing classes)."""
         recipe = self.recipe
         return recipe.add_noise(recipe.load_clean(partial(self.directory.load, new_images=self.new_images)))
 
     @property
     def train(self) -> ImageSet:
-        """The training images; `UserError` if those of a class, or of a run with label noise, are not the same."""
+        """The training images; `UserError` if a class has lost all images, or a run with label noise any."""
         train = self.splits.train
         if self.recipe.training.label_noise > 0:  # wrong labels are drawn anew, from all images
             self.recipe.load_clean(partial(self.directory.load, complete=True))
@@ -138,7 +138,7 @@ class FinishedRun(Run):
 
     @cached_property
     def test(self) -> ImageSet:
-        """The images of the test classes; `UserError` if there are none, or if the run is a trial of a search."""
+        """The images of the test classes; `UserError` if there are none, or if the run is a trial of `tune`."""
         self.directory.check_run(test=True)
         return self.splits.test_images
 
@@ -153,7 +153,7 @@ class FinishedRun(Run):
 
     @cached_property
     def loss(self) -> Loss:
-        """The loss with its weights, in the phase of the chosen epoch; `UserError` if the run kept features."""
+        """The loss with its weights, in the phase of the selected epoch; `UserError` if the run kept features."""
         if self.keeps_features:
             raise UserError(
                 f"{self.path} has no proxies, because no epoch was better than the features of the network before "
@@ -177,7 +177,7 @@ class FinishedRun(Run):
 
     @cached_property
     def model(self) -> EmbeddingModel:
-        """The network of the chosen epoch, in evaluation mode."""
+        """The network of the selected epoch, in evaluation mode."""
         return load_model(self.path, self.recipe.model.custom_backbone)[0].eval()
 
     def embed(self, images: ImageSet) -> Float[Tensor, "images dim"]:

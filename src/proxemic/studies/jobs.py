@@ -109,8 +109,8 @@ class _Worker(ProcessPoolExecutor):
 class Workers(contextlib.AbstractContextManager["Workers"]):
     """Worker processes, as a context manager; each imports once and runs one job after the other.
 
-    The output of a run goes to a ``.log`` file beside its run directory. Ctrl-C (or SIGTERM) saves the current runs and
-    raises `Interrupted`; running the same jobs again resumes them. If a worker is killed, its job fails.
+    The output of a run goes to a ``.log`` file next to its run directory. Ctrl-C (or SIGTERM) saves the current runs
+    and raises `Interrupted`; running the same jobs again resumes them. If a worker is killed, its job fails.
     """
 
     def __init__(self, count: int = 1) -> None:
@@ -197,7 +197,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             with safe_path():  # the first job starts the processes
                 yield
         except Interrupted:
-            raise  # the workers know already
+            raise  # the workers have received it already
         except BaseException:
             for worker in self._workers:
                 for process in worker.processes:

@@ -30,7 +30,7 @@ def metric_names(evaluation: Mapping[str, Any]) -> list[str]:
 
 
 def same_recipe(kept: str, given: str) -> bool:
-    """Return whether two full recipes (YAML) give the same training; ``published`` does not matter.
+    """Return whether two full recipes (YAML) describe the same training, whatever their key ``published``.
 
     >>> same_recipe("{seed: 1, published: null}", "{seed: 1, published: []}"), same_recipe("seed: 1", "seed: [")
     (True, False)

@@ -52,7 +52,7 @@ def t_test(values: Sequence[float]) -> float:
 
 
 def power(effect: float, deviation: float, n: int, level: float = 0.05) -> float:
-    """Compute the power of the two-sided t-test of n values: the chance that it finds a mean of ``effect``.
+    """Compute the power of the two-sided t-test of n values: the probability that it finds a mean of ``effect``.
 
     >>> round(power(0.7, 2.0, 66), 2)
     0.8
@@ -86,7 +86,7 @@ def needed(deviation: float, effect: float) -> int:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct the p-values of m tests by Holm (1979): the chance of any false rejection at 5% is at most 5%.
+    """Correct the p-values of m tests by Holm (1979): rejecting at 5%, the risk of any false rejection is at most 5%.
 
     The i-th smallest p-value is multiplied by m − i + 1, capped at 1, and raised to the value before it if smaller.
 
@@ -116,7 +116,7 @@ def format_estimate(estimate: Estimate | None, factor: float = 100, form: str = 
 
 
 def few_classes(classes: int) -> str:
-    """Return a warning if metrics are means over few classes, and otherwise an empty text."""
+    """Return a warning if metrics are averaged over few classes, otherwise an empty text."""
     from proxemic.metrics import FEWEST_CLASSES  # imports torch
 
     if classes >= FEWEST_CLASSES:

@@ -17,7 +17,7 @@ def target_path(target: str | Path) -> Path:
 
 
 def check_target(path: Path, kinds: Sequence[str]) -> None:
-    """Raise `UserError` unless the path is a file, a finished run or a model; the error lists the ``kinds`` allowed."""
+    """Raise `UserError` unless the path is a file, a finished run or a model; the error lists the allowed ``kinds``."""
     if not path.exists():
         raise UserError(f"{path} does not exist: give {', '.join(kinds[:-1])} or {kinds[-1]}.")
     if not path.is_dir() or (path / "model.safetensors").exists():
@@ -25,8 +25,8 @@ def check_target(path: Path, kinds: Sequence[str]) -> None:
     if is_run(path):
         raise UserError(f"{path} has no model yet: finish it with proxemic train --resume {path}.")
     raise UserError(
-        f"{path} holds no run and no model (it has neither recipe.yaml nor model.safetensors): give a directory that "
-        "proxemic train or save_model made."
+        f"{path} holds neither a run nor a model (it has no recipe.yaml and no model.safetensors): give a directory "
+        "that proxemic train or save_model made."
     )
 
 

@@ -1,4 +1,4 @@
-"""Evaluate a model on pairs of faces (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW), or on pairs of the user."""
+"""Evaluate a model on pairs of faces (LFW, CFP-FP, AgeDB-30, CALFW, CPLFW), or on the user's own pairs."""
 
 import json
 import math
@@ -36,7 +36,7 @@ class Verification:
         model: Model, as the user named it.
         data: Folder of the sets or of the images, or file of vectors.
         distance: Distance between embeddings.
-        flip: Whether the embeddings of a picture and of its mirror image are added.
+        flip: Whether the embeddings of an image and of its mirror image are added.
         sets: Metrics by set.
         stopped: Where the model's run stopped; None if it is finished.
     """
@@ -64,7 +64,7 @@ class Verification:
             return Table.of_records(self.rows()).text("csv")
         from proxemic.data.faces import VERIFICATION_SETS  # imports torch
 
-        flipped = ", each picture with its mirror image" if self.flip else ""
+        flipped = ", each image with its mirror image" if self.flip else ""
         title = f"Verification by {self.distance} distance{flipped}; in percent, but thresholds are distances"
         header = ["set", "pairs", "accuracy ± std", "threshold", "AUC", f"TAR@FAR={_FAR:g}"]
         rows = []
@@ -78,7 +78,7 @@ class Verification:
         return Table(header, rows, title, [note] if few * _FAR < 1 else []).text(form)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row per set and, for several sets, a row of means; NaN stands for a TAR that cannot be measured."""
+        """Return a row per set and, for several sets, a row of means; NaN is a TAR that cannot be measured."""
         columns = ("pairs", "accuracy", "std", "threshold", "auc", _TAR)
         rows = []
         for name, metrics in self.sets.items():
@@ -90,7 +90,7 @@ class Verification:
         return [*rows, dict.fromkeys(rows[0]) | means | {"set": "mean"}]
 
     def against_paper(self) -> str:
-        """Write Markdown with the accuracies beside the paper's Table V; `UserError` if the model is not a run."""
+        """Write Markdown with the accuracies next to the paper's Table V; `UserError` if the model is not a run."""
         from proxemic.studies.finished import Run  # imports torch
 
         accuracies = {name: metrics.accuracy.mean for name, metrics in self.sets.items()}
@@ -119,11 +119,11 @@ def verify(
             ``second``, ``same`` (true or false) and optionally ``fold``; without folds, ten are dealt. A model of
             vectors needs it.
         data: Folder with ``NAME.bin`` of each set, or with ``lfw/`` and ``pairs.txt``; None takes the run's data. With
-            ``pairs``, the folder that paths of images are relative to (None takes the folder of the run's data, or of
-            the table), or the file of vectors (None takes the run's), whose rows are named by the column ``path`` or
-            numbered from 0.
+            ``pairs`` of images, the folder to which their paths are relative; None takes the folder of the run's data,
+            or of the table. With ``pairs`` of vectors, the file of vectors, whose rows are named by the column ``path``
+            or numbered from 0; None takes the run's.
         distance: Distance between embeddings; None takes the run's, or cosine.
-        flip: Add the embedding of the mirror image to the embedding of each picture; ignored for vectors.
+        flip: Add the embedding of the mirror image to the embedding of each image; ignored for vectors.
         workers: Number of processes that load images; None takes the run's, or 0.
         out: File to write (``.json``, ``.csv`` or ``.md``); None writes ``verification.json`` into a run directory, and
             nothing for another model.
@@ -161,7 +161,7 @@ def verify(
     of_vectors = takes_vectors(target)
     if of_vectors and table is None:
         raise UserError(
-            f"{target} takes vectors, but the sets of pairs are pictures of faces: give --pairs FILE, a table of pairs "
+            f"{target} takes vectors, but the sets of pairs are images of faces: give --pairs FILE, a table of pairs "
             "of vectors with the columns first, second and same."
         )
     place = _place(data, source, table, of_vectors)
@@ -201,7 +201,7 @@ def verify(
 
 
 def verify_pairs(results: "RetrievalResults", pairs: "FacePairs") -> "VerificationMetrics":
-    """Verify pairs of rows by their distances, in their folds."""
+    """Verify pairs by the distances of their embeddings, in their folds."""
     from proxemic.metrics import pair_distances, verification_metrics
 
     x = results.embeddings
@@ -210,7 +210,7 @@ def verify_pairs(results: "RetrievalResults", pairs: "FacePairs") -> "Verificati
 
 
 def verification_against_paper(title: str, recipe: Mapping[str, Any], accuracies: Mapping[str, float]) -> str:
-    """Write Markdown with the accuracies of a run by set beside the paper's Table V."""
+    """Write Markdown with the accuracies of a run by set, next to the paper's Table V."""
     percents = {name.replace("_", "-"): f"{100 * value:.2f}" for name, value in accuracies.items()}
 
     def ours(_: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
@@ -236,7 +236,7 @@ def _place(data: Path | None, source: "ImageSource | None", table: Path | None, 
     if place is None:
         raise UserError(f"--data is missing: give the {what}.")
     if not of_vectors and not Path(place).is_dir():
-        raise UserError(f"{place} is no folder: give the {what}, with --data.")
+        raise UserError(f"{place} is not a folder: give the {what}, with --data.")
     return Path(place)
 
 

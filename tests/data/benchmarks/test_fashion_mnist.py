@@ -76,7 +76,7 @@ def test_damage(root: Path) -> None:
         (whole[:-20], "is damaged or cut short"),
         (b"no gzip", "is damaged or cut short"),
         (gzip.compress(raw[:-784]), r"holds 30,576 bytes, but announces 40 x 28 x 28"),
-        (gzip.compress(b"\x00\x00\x0d" + raw[3:]), "is no idx file"),
+        (gzip.compress(b"\x00\x00\x0d" + raw[3:]), "is not an idx file"),
         (gzip.compress(idx(np.zeros((39, 28, 28), np.uint8))), "39 images and 40 labels"),
     ):
         pictures.write_bytes(content)

@@ -24,7 +24,7 @@ IMAGES = [b"a", b"b", b"c", b"d"]
 U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
 EMPTY = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
 REFUSED = r"a\.bin is refused: .*; if you trust .*, write it anew with each image as bytes"
-DAMAGED = r"a\.bin is damaged or no pickle of protocol 2 to 5 \(.+\): fetch it again\.$"
+DAMAGED = r"a\.bin is damaged or not a pickle of protocol 2 to 5 \(.+\): fetch it again\.$"
 
 
 def pack(path: Path, content: object, protocol: int = 2) -> Path:
@@ -115,7 +115,7 @@ def test_pack_feeds_a_dataset_and_names_the_image_that_cannot_be_decoded(tmp_pat
         ((IMAGES, [True, array(b"b")]), "flag 1, counted from 0, is of type Array, but it must be a bool"),
         (([*IMAGES[:3], [b"d"]], [True, False]), "image 3, counted from 0, is of type list, but it must be the bytes"),
         (([*IMAGES[:3], np.array([True])], [True, False]), "image 3, counted from 0, is of type Array, but"),
-        (5, "does not hold two lists"),
+        (5, "which holds two lists"),
         (b"\x80\x04](U\x01acnumpy\ndtype\ne](\x88e\x86.", r"image 1, counted from 0, is of type \w+, but"),
     ],
 )

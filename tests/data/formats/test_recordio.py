@@ -121,7 +121,7 @@ def test_a_wrong_index_is_refused(small: Path, text: str, message: str) -> None:
 
 def test_missing_files_are_named(small: Path) -> None:
     small.with_suffix(".idx").unlink()
-    with pytest.raises(ValueError, match=r"small\.idx cannot be read: no such file; it belongs beside the \.rec"):
+    with pytest.raises(ValueError, match=r"small\.idx cannot be read: no such file; it belongs next to the \.rec"):
         read_record_index(small)
     with pytest.raises(ValueError, match=r"none\.rec cannot be read: no such file"):
         read_record_index(small.with_name("none.rec"))

@@ -87,8 +87,8 @@ def test_caches_keep_the_boxes_of_a_picture_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("box", "words"),
     [
-        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) leaves the upright image, 40 x 30 pixels, of .*b.png"),
-        ((0, 0, 10, 31), "line 3: its box .* leaves the upright image"),
+        ((0, 0, 41, 10), r"line 3: its box \(0, 0, 41, 10\) exceeds the upright image, 40 x 30 pixels, of .*b.png"),
+        ((0, 0, 10, 31), "line 3: its box .* exceeds the upright image"),
         (
             (5, 0, 5.9, 10),
             "line 3: its box has x_1 5, y_1 0, x_2 5.9, y_2 10, but must have four numbers with 0 <= x_1 < x_2",
@@ -108,7 +108,7 @@ def test_a_wrong_box_is_refused_by_its_row(tmp_path: Path, box: Sequence[object]
     for read in (load, check):
         with pytest.raises(ValueError, match=words):
             read(table)
-    with pytest.raises(ValueError, match=r"has of a box only x_1, x_2: give x_1, y_1, x_2 and y_2, or none"):
+    with pytest.raises(ValueError, match=r"has only x_1, x_2 of a box: give x_1, y_1, x_2 and y_2, or none"):
         load(write(table, ("path", "label", "x_1", "x_2"), *(row[:4] for row in rows)))
 
 
@@ -220,7 +220,7 @@ def test_one_split_of_a_table_is_loaded_alone(tmp_path: Path) -> None:
     assert only_test.load_split("test")[0].class_names == ("c", "d", "e")
     with pytest.raises(ValueError, match=r"no readable training image: .* load one split alone \(load_split"):
         only_test.load()
-    with pytest.raises(ValueError, match=r"gives no image to train: its splits are test"):
+    with pytest.raises(ValueError, match=r"has no image in train: its splits are test"):
         only_test.load_split("train")
     unsplit = OwnImages(write(tmp_path / "t.csv", columns[:2], *(row[:2] for row in rows)))
     assert not unsplit.gives_splits()

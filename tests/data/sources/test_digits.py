@@ -20,7 +20,7 @@ def test_every_digit_is_in_one_part() -> None:
     pictures, labels = load_digits(return_X_y=True)
     expected = np.rint(pictures * 255 / 16).astype(np.uint8)
     assert rows == sorted((int(label), row.tobytes()) for row, label in zip(expected, labels, strict=True))
-    assert "no measure of retrieval" in splits.notes[0]
+    assert "not for measuring retrieval" in splits.notes[0]
 
 
 def test_the_seed_decides() -> None:

@@ -92,7 +92,7 @@ def test_whole_identities_validate(source: type[RecordFaces] | type[FaceFolders]
 def test_folders_that_are_not_there(source: type[RecordFaces] | type[FaceFolders], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.root is missing: give the folder of the faces"):
         source().load()
-    with pytest.raises(ValueError, match=r"nowhere is no folder: give the folder of the faces"):
+    with pytest.raises(ValueError, match=r"nowhere is not a folder: give the folder of the faces"):
         source(tmp_path / "nowhere").load()
     with pytest.raises(ValueError, match=r"train\.rec cannot be read: no such file|has no images in folders"):
         source(tmp_path).load()

@@ -116,7 +116,7 @@ def test_vectors_of_several_lengths_and_missing_ones(tmp_path: Path) -> None:
         images, _ = HuggingFaceDataset(tmp_path / str(number), column="e").load_unsplit()
         assert isinstance(images.pixels, Vectors)
         assert images.pixels.fetch([0, 2]).tolist() == [[1.0, 2.0]] * 2
-        with pytest.raises(UnreadableVectorsError, match="has rows of another length than the first, which has 2"):
+        with pytest.raises(UnreadableVectorsError, match="has rows with other dimensions than the first, which has 2"):
             images.pixels.fetch([0, 1])
 
 
@@ -140,8 +140,8 @@ def test_images_of_addresses_are_not_fetched_and_files_are_read(tmp_path: Path) 
     pixels = HuggingFaceDataset(tmp_path / "all.parquet").load_unsplit()[0].pictures
     assert colour(pixels[0]) == 7
     for place, why in (
-        (1, "https://example.org/a.png is no file"),
-        (2, "/no/such.png is no file"),
+        (1, "https://example.org/a.png is not a file"),
+        (2, "/no/such.png is not a file"),
         (4, "no path is no"),
     ):
         with pytest.raises(
@@ -159,7 +159,7 @@ def test_what_is_no_data_set_is_one_sentence(tmp_path: Path) -> None:
         (None, r"data\.root is missing"),
         (tmp_path / "none", "does not exist: give a folder on this machine"),
         (Path("https://example.org/set"), "does not exist: give a folder on this machine"),
-        (tmp_path, r"has no \.arrow or \.parquet file, and is no folder of save_to_disk"),
+        (tmp_path, r"has no \.arrow or \.parquet file, and is not a folder of save_to_disk"),
     ):
         with pytest.raises(ValueError, match=message):
             HuggingFaceDataset(root).load()

@@ -124,7 +124,7 @@ def test_a_split_that_is_all_train_is_what_it_says(tmp_path: Path, hold_out: Any
         source = OwnImages(root, test_fraction=0.0, validation_fraction=0.0, hold_out=hold_out)
         assert not source.has_test
         assert sides(source.load()) == [set("abcd"), set(), set()]
-        with pytest.raises(UserError, match=r"no test classes, .* proxemic evaluate RUN --data.root OTHER"):
+        with pytest.raises(UserError, match=r"no test classes .* proxemic evaluate RUN --data.root OTHER"):
             _ = source.load().test_images
         splits = OwnImages(root, test_fraction=0.0, hold_out=hold_out).load()  # validation is held out as ever
         assert splits.validation is not None
@@ -212,7 +212,7 @@ def test_a_picture_that_is_named_again_counts_once(tmp_path: Path) -> None:
     assert images.is_gallery is not None
     assert images.is_query.all()
     assert images.is_gallery.all()
-    assert any("names 6 of its images again" in note for note in notes)
+    assert any("names 6 of its images more than once" in note for note in notes)
     boxes = [("a/x/0.png", "x", *box) for box in ((0, 0, 4, 4), (4, 4, 8, 8), (0, 0, 4, 4))]
     table = write_csv(tmp_path / "boxes.csv", ("path", "label", "x_1", "y_1", "x_2", "y_2"), boxes)
     assert len(read_images(table, strict=False)) == 2  # a box is a picture of its own

@@ -97,7 +97,7 @@ def test_folders_of_operating_systems_are_not_searched(photos: Path) -> None:
 def test_what_gives_no_pictures_is_one_sentence(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source in ("empty", "none*.png"):
-        with pytest.raises(UserError, match=r"has no pictures: give JPEG, PNG, WebP, BMP, GIF or TIFF"):
+        with pytest.raises(UserError, match=r"has no images: give JPEG, PNG, WebP, BMP, GIF or TIFF"):
             list_pictures(tmp_path / source)
     for source in ("none.png", "none"):
         with pytest.raises(UserError, match=r"does not exist: give a folder"):

@@ -150,4 +150,4 @@ def test_the_commands(tmp_path: Path, here: Here) -> None:
     assert_refused(here("gallery", "decisions", shop, "--out", "all.txt"), ["--out is all.txt", ".csv"])
     said = here("gallery", "apply", shop)
     assert "2 more were not applied" in said.stderr
-    assert said.stdout == f"0 relabelled, 0 removed, 0 kept: {ROWS} pictures in {shop}\n"
+    assert said.stdout == f"0 relabelled, 0 removed, 0 kept: {ROWS} photos in {shop}\n"

@@ -61,7 +61,7 @@ def test_a_damaged_note_in_the_file_is_one_sentence(exported: Exported, tmp_path
     (noted,) = (prop for prop in content.metadata_props if prop.key == "proxemic")
     noted.value = "[1]"
     onnx.save_model(content, tmp_path / "net.onnx")
-    with pytest.raises(ValueError, match=r"has no net\.json beside it, and its own note is damaged"):
+    with pytest.raises(ValueError, match=r"has no net\.json next to it, and its own note is damaged"):
         Embedder.load(tmp_path / "net.onnx")
 
 

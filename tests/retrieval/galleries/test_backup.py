@@ -176,7 +176,7 @@ def test_broken_files_are_refused(exported: Path, tmp_path: Path) -> None:
 def test_on_the_command_line(exported: Path, tmp_path: Path, here: Here) -> None:
     said = here("gallery", "export", exported / "shop", tmp_path / "shop.parquet")
     assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith(f"{ROWS - 1} pictures in {tmp_path / 'shop.parquet'}")
+    assert said.stdout.startswith(f"{ROWS - 1} photos in {tmp_path / 'shop.parquet'}")
     said = here("gallery", "import", tmp_path / "copy", tmp_path / "shop.parquet")
     assert said.stdout == f"{ROWS - 1} in {tmp_path / 'copy'}\n"
     assert_refused(here("gallery", "import", tmp_path / "copy", tmp_path / "shop.parquet"), ["is not a new or empty"])

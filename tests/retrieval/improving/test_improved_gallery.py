@@ -269,7 +269,7 @@ def test_labels_are_corrected_by_a_table(shop: Path, tmp_path: Path, here: Here)
     rows = ["photos/class 00/0.png,other", "photos/class 01/1.png,", "photos/class 02/2.png,class 02"]
     table.write_text("\n".join(["path,label", *rows]))
     said = here("gallery", "relabel", address, table)
-    assert said.stdout == f"2 of 96 pictures of {address} have another label\n"
+    assert said.stdout == f"2 of 96 photos of {address} have a new label\n"
     gallery = Gallery.open(address)
     known = [items for _, items in gallery.store.iterate()]
     labels = {row["path"]: row["label"] for items in known for row in items.to_pylist()}

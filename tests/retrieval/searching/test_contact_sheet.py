@@ -62,7 +62,7 @@ def test_only_pictures_that_the_gallery_was_given_are_opened(
         # The query is a row of the same file, which names its picture, too.
         write_contact_sheet(search_gallery(made, tmp_path / "rows.parquet", k=1), tmp_path / "sheet.html")
         page = (tmp_path / "sheet.html").read_text(encoding="utf-8")
-        assert (page.count("data:image/jpeg"), page.count("no picture")) == (count, 4 - count)
+        assert (page.count("data:image/jpeg"), page.count("no image")) == (count, 4 - count)
 
 
 def test_the_page(result: SearchResult, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
             colours.append(np.asarray(thumbnail)[20, 20])
     np.testing.assert_allclose(colours, [RED, RED, BLUE], atol=6)
     assert (page.count("✓ hat"), page.count("✗")) == (2, 4)
-    assert page.count("no picture") == 2
+    assert page.count("no image") == 2
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
 

@@ -172,7 +172,7 @@ def test_ctrl_c_says_how_to_go_on(photos: Path, tmp_path: Path, cache: Path) -> 
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(60)
     assert process.returncode == 2
-    assert err.splitlines()[-1] == "proxemic: Stopped: what was embedded is kept, and the same command goes on."
+    assert err.splitlines()[-1] == "proxemic: Stopped: what was embedded is kept, and the same command continues."
 
 
 def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(
@@ -361,7 +361,7 @@ def test_addresses_that_cannot_be_reached_are_one_sentence(photos: Path, tmp_pat
     for source, said in {
         "nonsense://bucket/photos": "nonsense://bucket/photos cannot be reached: Protocol not known",
         "memory://nowhere/photos": "memory://nowhere/photos does not exist",
-        "memory://nowhere/*.png": "has no pictures",
+        "memory://nowhere/*.png": "has no images",
     }.items():
         assert_refused(here("embed", source, "--model", photos / "model", *words), [said])
     table = tmp_path / "t.csv"

@@ -224,7 +224,7 @@ def _folder(folder: Path) -> Path:
     [
         ({"sha256": "0" * 64}, "model.onnx is not the file that"),
         ({"distance": "hamming"}, "has distance 'hamming'"),
-        ({"preprocessing": {"size": 16, "unknown": 1}}, "is no sound JSON file"),
+        ({"preprocessing": {"size": 16, "unknown": 1}}, "is not a sound JSON file"),
         ({"preprocessing": {"library": "timm"}}, "ONNX files are not prepared by other libraries"),
         ({"preprocessing": {"size": 16, "channels": 1, "mean": [0.5], "std": [1]}}, "takes images of 3 channels"),
     ],
@@ -237,7 +237,7 @@ def test_an_onnx_file_that_does_not_fit_its_description(tmp_path: Path, change: 
 def test_onnx_files_that_are_not_there_or_damaged(tmp_path: Path) -> None:
     file = onnx_model(tmp_path)
     file.with_suffix(".json").unlink()
-    with pytest.raises(UserError, match=r"does not say how images are prepared: write model\.json beside it, such as"):
+    with pytest.raises(UserError, match=r"does not say how images are prepared: write model\.json next to it, such as"):
         Embedder.load(file)
     file.unlink()
     with pytest.raises(ValueError, match="no such file"):

@@ -41,7 +41,7 @@ def test_what_the_first_numbers_cost_is_a_table(shelf: Path, here: Here) -> None
     paths = sorted((shelf / "photos").rglob("*.png"))
     embeddings, labels = Embedder.load(shelf / "model").embed(paths), torch.arange(CLASSES).repeat_interleave(EACH)
     content = json.loads(here(*words, "--format", "json").stdout)
-    shown = here(*words).stdout.partition("By the first numbers of the embeddings only, in percent")[2]
+    shown = here(*words).stdout.partition("By the first dimensions of the embeddings only, in percent")[2]
     for dim in (2, 4):
         expected = retrieval_metrics(embeddings[:, :dim], labels, recall_at=(1,))["recall@1"]
         assert content["dims"][str(dim)][f"first {dim}"]["recall@1"] == pytest.approx(expected)

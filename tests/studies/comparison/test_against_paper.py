@@ -52,9 +52,9 @@ def test_side_by_side(tmp_path: Path) -> None:
         ("recall@8", place): ("–", "87.86"),
     }
     note = (
-        "[1] Differs: image size: ours 256, theirs 224; training classes: ours without the 50% that choose the epoch. "
-        "Rates, schedule, pooling, sampling and augmentation are not compared. Not stated: batch "
-        "size, chosen on, seeds. Theirs:"
+        "[1] Differs: image size: ours 256, theirs 224; training classes: ours without the 50% held out for validation"
+        ". Rates, schedule, pooling, sampling and augmentation are not compared. Not stated: batch "
+        "size, selected on, seeds. Theirs:"
     )
     assert note in text
     assert "This recipe does not compute recall@4, recall@8." in text
@@ -75,7 +75,7 @@ def test_the_package_recipes_stand_for_the_rows_that_they_name(tmp_path: Path) -
     verify = "Figures of face verification, table V: proxemic verify --against paper."
     assert sections["faces/warped-softmax"].strip().endswith(verify)
     assert "| recall@1 | – | 71.8 | realigned-softmax-warping, table IV, HIST (corruption=none)" in sections["cub/hist"]
-    assert "corrupted pictures, table IV: proxemic analyze robustness --against paper." in sections["cub/hist"]
+    assert "corrupted images, table IV: proxemic analyze robustness --against paper." in sections["cub/hist"]
     assert text.endswith("These name no row of the papers' tables: `cub/cosface`.\n")
 
 
@@ -122,7 +122,7 @@ def test_with_another_loss_or_other_data_a_recipe_stands_for_its_row_no_longer(t
         entry("cub/second", data=CUB, second_phase={"epochs": 1, "loss": loss(WARP)}, published=named),
     ]
     text = against_paper(comparison(tmp_path, recipes))
-    assert "These no longer stand for their rows" in text
+    assert "These no longer match their table rows" in text
     assert text.endswith(": `cub/loss`, `cub/data`.\n")
     assert len(shown(text)) == 4
 
@@ -135,7 +135,7 @@ def test_what_flags_change_is_said(tmp_path: Path) -> None:
         (read_entry("cub/distance-functions/warp-25", ["--loss.alpha", "50"]), ["alpha: ours 50, theirs 25; training"]),
         (
             read_entry("cub/mpa-k12", reduced),
-            ["proxies per class: ours 2, theirs 12; ", "ours may be a part of the data set"],
+            ["proxies per class: ours 2, theirs 12; ", "ours may be a subset of the data set"],
         ),
         (read_entry("cub/mpa-k12", []), []),
         (one, []),
@@ -144,6 +144,6 @@ def test_what_flags_change_is_said(tmp_path: Path) -> None:
         text = against_paper(replace(comparison(tmp_path, [mine]), flags=("--loss.alpha", "50")))
         assert "Ours with the flags `--loss.alpha 50`." in text
         assert all(words in text for words in differs)
-        assert differs or not ("proxies per class" in text or "part of the data" in text)
+        assert differs or not ("proxies per class" in text or "subset of the data" in text)
     bare = read_entry("cub/softmax-mean-proxy", ["--loss.regularizers", "null"])
     assert shown(against_paper(comparison(tmp_path, [bare]))) == {}

@@ -46,7 +46,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert f"go on with proxemic compare --resume {out}" in error.splitlines()[-1]
+    assert f"continue with proxemic compare --resume {out}" in error.splitlines()[-1]
     assert "Traceback" not in error
     begun = Comparison.read(out)
     finished = [cell for cell in begun.cells() if cell.state == "finished"]

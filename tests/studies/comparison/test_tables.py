@@ -79,7 +79,7 @@ distribution). **1 of 9 cells are not finished**; – stands for missing values.
 | `small/b` | BLoss | **63.00 ± 10.83** | **31.50 ± 5.41** | **15.75 ± 2.71** | 3 |
 | `small/c` † | ALoss | 55.00 ± 190.59 | 27.50 ± 95.30 | 13.75 ± 47.65 | 2 of 3, 1 failed |
 
-† the epoch was chosen on the test classes: the values are too good to compare with the others.
+† the epoch was selected on the test classes: the values are too good to compare with the others.
 
 Difference from `small/a`, paired by seed; * if the 95% interval, each by itself, excludes 0:
 

@@ -59,5 +59,5 @@ def test_a_search_without_trials_has_no_curve(tmp_path: Path) -> None:
     (folder / "trials.csv").unlink()
     with pytest.raises(UserError, match="holds no finished trial"):
         search_curve(folder)
-    with pytest.raises(UserError, match="holds no search"):
+    with pytest.raises(UserError, match="does not hold a study"):
         search_curve(tmp_path)

@@ -1,7 +1,7 @@
-"""Published data sets, read from their original archives; their official splits are counted.
+"""Published data sets, read from their original archives; their official splits are checked by counts.
 
-Each is a `Benchmark`. `list_benchmarks`, `prepare` (fetch, verify, unpack and count) and `check_benchmark` do what the
-command `proxemic datasets` does.
+Each data set is a `Benchmark`. `list_benchmarks`, `prepare` (fetch, verify, unpack and count) and `check_benchmark` are
+the functions behind the command `proxemic datasets`.
 """
 
 from proxemic.data.benchmarks.benchmark import AbsentError, Benchmark, Facts, Official, OriginalFile

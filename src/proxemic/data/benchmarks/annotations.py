@@ -1,4 +1,4 @@
-"""Build image sets from annotation files: every listed image must exist, and every class is on one side."""
+"""Build image sets from annotation files: every listed image must exist, and every class is in one split only."""
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from proxemic.data.rows import Rows, first_few
 
 @dataclass(frozen=True)
 class Listed:
-    """A listed image: its path below the data set's folder, its official class number, and its side."""
+    """A listed image: its path below the data set's folder, its official class number, and its split."""
 
     path: str
     label: int
@@ -25,13 +25,13 @@ class Listed:
 
 
 def read_fields(path: Path, count: int, *, header: str | None = None, skip: int = 0) -> Iterator[list[str]]:
-    """Read lines of ``count`` fields, the last of which may hold spaces; a header is the first line after ``skip``."""
+    """Read lines of ``count`` fields; the last may contain spaces. A header is the first line after ``skip`` lines."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()[skip:]
     except FileNotFoundError as error:
         raise ValueError(f"{path} is missing: unpack the archive again.") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text: it is damaged.") from error
+        raise ValueError(f"{path} is not text: it is damaged.") from error
     if header is not None and (not lines or lines[0].split() != header.split()):
         raise ValueError(f"{path} has no header {header!r}: it is damaged, or another file.")
     start = 0 if header is None else 1
@@ -40,14 +40,14 @@ def read_fields(path: Path, count: int, *, header: str | None = None, skip: int 
         if not fields:
             continue
         if len(fields) < count:
-            raise ValueError(f"{path}, line {number}: {line!r} has not {count} fields: the file is damaged.")
+            raise ValueError(f"{path}, line {number}: {line!r} does not have {count} fields: the file is damaged.")
         yield [field.strip() for field in fields]
 
 
 def whole_number(text: str, path: Path) -> int:
     """Read a number of an annotation file, or raise `ValueError`."""
     if not text.isdecimal():
-        raise ValueError(f"{path} has {text!r} where a number belongs: it is damaged.")
+        raise ValueError(f"{path} has {text!r} instead of a number: it is damaged.")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Unpack original archives, whole or not at all; torchvision would also unpack other folders and links."""
+"""Unpack original archives, completely or not at all; torchvision would also unpack other folders and links."""
 
 import gzip
 import shutil
@@ -16,9 +16,9 @@ _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, E
 
 
 def unpack(archive: Path, tree: str) -> Path:
-    """Unpack one folder of a .zip or .tgz archive beside it, unless it is there; other folders are left out.
+    """Unpack one folder of a .zip or .tgz archive next to the archive, unless it exists; leave out other folders.
 
-    The folder is written under a hidden name and renamed at the end, so a folder of that name is complete.
+    The folder is written under a hidden name and renamed at the end, so a folder with the final name is complete.
     """
     target = archive.parent / tree
     unfinished, lock = archive.with_name(f".{tree}.unpacking"), archive.with_name(f".{tree}.lock")

@@ -1,4 +1,4 @@
-"""Base class of published data sets, which counts their official splits before use."""
+"""Base class of published data sets; their official splits are counted before use."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class OriginalFile:
     Args:
         name: Path below the data set's folder; the file may also lie directly in that folder.
         md5: Published checksum, if any.
-        url: Address; None if the file must be fetched by hand.
+        url: URL; None if the file must be fetched by hand.
         tree: Folder within the archive that holds the data; None if the file is read without unpacking.
     """
 
@@ -38,8 +38,8 @@ class Facts:
         counts: Classes and images of the complete splits, such as ``{"train images": 5864}``.
         files: The original files.
         page: Web page about the data set.
-        by_hand: How to fetch files without an address by hand, as half a sentence.
-        mirror_files: Archives of another layout, which are unpacked in place.
+        by_hand: How to fetch files without a URL by hand, as half a sentence.
+        mirror_files: Archives of another layout, which are unpacked where they are.
     """
 
     key: str
@@ -71,7 +71,7 @@ class Official:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of classes and images of each split, and of queries and gallery images if the test has such roles."""
+        """Number of classes and images of each split, and of queries and gallery images if the test has these roles."""
         counts: dict[str, int] = {}
         for name, images in (("train", self.train), ("test", self.test)):
             counts |= {f"{name} classes": images.num_classes, f"{name} images": len(images)}

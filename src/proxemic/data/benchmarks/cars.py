@@ -16,17 +16,17 @@ _TEST_LABELS = OriginalFile("cars_test_annos_withlabels.mat", md5="b0a2b23655a3e
 
 @dataclass(frozen=True)
 class Cars196(Benchmark):
-    """16,185 photographs of 196 models of cars, both original splits pooled: the first 98 train, the last 98 test.
+    """16,185 photographs of 196 models of cars, both original splits pooled: the first 98 train, the others test.
 
-    The original host is gone. Either of two layouts will do: `car_ims` with `cars_annos.mat`, or torchvision's
-    `cars_train`, `cars_test`, `devkit` and `cars_test_annos_withlabels.mat`, also within a folder `stanford_cars`.
+    The original host is gone. Two layouts are read: `car_ims` with `cars_annos.mat`, or torchvision's `cars_train`,
+    `cars_test`, `devkit` and `cars_test_annos_withlabels.mat`, also within a folder `stanford_cars`.
 
     Args:
         root: The folder of either layout.
-        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: Which training classes validate.
-        check_counts: Refuse a copy with missing images, other counts than the papers' or annotations of another
-            checksum than the published; otherwise a note says so.
+        validation_fraction: Fraction of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of validation classes.
+        check_counts: Refuse a copy with missing images, other counts than the papers', or annotations whose checksum is
+            not the published one; if false, only a note says so.
 
     Source: Krause et al., "3D Object Representations for Fine-Grained Categorization", 3dRR-13; split of Song et al.,
     "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
@@ -77,7 +77,7 @@ class Cars196(Benchmark):
 def _pairs(path: Path, field: str) -> Iterator[tuple[str, int]]:
     annotations = _read_mat(path, "annotations")
     if not {field, "class"} <= set(annotations.dtype.names or ()):
-        raise ValueError(f"{path} has no {field} and class of each image: it is another file, or one without labels.")
+        raise ValueError(f"{path} lacks the {field} and class of each image: it is another file, or has no labels.")
     for name, label in zip(annotations[field], annotations["class"], strict=True):
         yield str(name), int(label)
 

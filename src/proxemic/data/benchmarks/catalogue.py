@@ -1,4 +1,4 @@
-"""The published data sets by name: listed, counted, and fetched."""
+"""List, count and fetch the published data sets by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

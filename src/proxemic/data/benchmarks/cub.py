@@ -9,13 +9,13 @@ from proxemic.data.benchmarks.benchmark import Benchmark, Facts, Official, Origi
 
 @dataclass(frozen=True)
 class CUB200(Benchmark):
-    """11,788 photographs of 200 species of birds: the first 100 train, the last 100 test.
+    """11,788 photographs of 200 species of birds: the first 100 classes train, the others test.
 
     Args:
         root: The folder with the extracted `CUB_200_2011`, or that folder.
-        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: Which training classes validate.
-        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        validation_fraction: Fraction of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of validation classes.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; if false, only a note says so.
 
     Source: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", CNS-TR-2011-001; split of Song et al., "Deep Metric
     Learning via Lifted Structured Feature Embedding", CVPR 2016.

@@ -27,17 +27,18 @@ class _Refused(Exception):
 
 
 def download(url: str, target: Path, md5: str | None = None) -> None:
-    """Fetch a file unless it exists; ``target`` exists only once it is complete and its checksum is right.
+    """Fetch a file unless it exists; ``target`` only exists once the file is complete and its checksum is right.
 
-    Until then the received part lies in ``NAME.part``. A later call, even after the process was killed, asks the server
-    for the rest. If the file on the server has changed meanwhile, its checksum or the archive's own reveals it.
+    Until then, the received part is in ``NAME.part``. A later call, even after the process was killed, asks the server
+    for the rest. If the file on the server has changed meanwhile, the checksum of the file or of the archive reveals
+    it.
 
     >>> download("ftp://example.org/a.zip", Path("a.zip"))
     Traceback (most recent call last):
-    ValueError: ftp://example.org/a.zip is no http:// or https:// address.
+    ValueError: ftp://example.org/a.zip is not an http:// or https:// URL.
     """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise ValueError(f"{url} is no http:// or https:// address.")
+        raise ValueError(f"{url} is not an http:// or https:// URL.")
     part, lock = (target.with_name(name) for name in (f"{target.name}.part", f".{target.name}.lock"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +54,7 @@ def download(url: str, target: Path, md5: str | None = None) -> None:
                 part.replace(target)
     except (_Refused, OSError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        again = "try again, which goes on from what has arrived" if part.exists() else "try again"
+        again = "try again, which continues the download" if part.exists() else "try again"
         raise ValueError(
             f"{url} could not be downloaded to {target.parent} ({why}): {again}, or fetch it by hand "
             f"and put it there as {target.name}."

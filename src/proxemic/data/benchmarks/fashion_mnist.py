@@ -34,10 +34,10 @@ class FashionMNIST(Benchmark):
     test images of the last five classes test, so that test classes are unseen.
 
     Args:
-        root: The folder of the four files, packed or not; torchvision's `FashionMNIST/raw` within it will do.
-        validation_fraction: Part of the training classes (or images) held out for validation, 0 (none) to below 1.
-        split_seed: Which of them validate.
-        check_counts: Refuse files whose counts or checksums differ from the published ones; otherwise a note says so.
+        root: The folder of the four files, packed or not; they may be in torchvision's `FashionMNIST/raw` below it.
+        validation_fraction: Fraction of the training classes (or images) held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of these.
+        check_counts: Refuse files whose counts or checksums are not the published ones; if false, only a note says so.
         split: "classes" as above, or "images": the official splits, tested on classes that were trained on.
 
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
@@ -68,7 +68,7 @@ class FashionMNIST(Benchmark):
             train, test = official.train.select_classes(range(5)), official.test.select_classes(range(5, 10))
             note = "Official training images of the first five classes train, test images of the last five test."
             return super().arrange(Official(train, test), (note, *notes))
-        note = "The test classes were trained on (split is 'images'): a plot to look at, no measure of retrieval."
+        note = "The test classes were trained on (split is 'images'): for plots, not for measuring retrieval."
         order = torch.randperm(len(official.train), generator=torch.Generator().manual_seed(self.split_seed))
         held = math.floor(len(order) * self.validation_fraction)
         validation = official.train.select(order[:held].sort().values) if held else None
@@ -101,7 +101,7 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray:
         raise ValueError(f"{path} is damaged or cut short ({error}): delete it and fetch it again.") from error
     start = 4 + 4 * dimensions
     if len(content) < start or content[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(f"{path} is no idx file of bytes in {dimensions} dimensions: delete it and fetch it again.")
+        raise ValueError(f"{path} is not an idx file of {dimensions}-dimensional bytes: delete it and fetch it again.")
     shape = np.frombuffer(content, ">u4", dimensions, offset=4).astype(int)
     if len(content) - start != math.prod(shape.tolist()):
         raise ValueError(

@@ -13,14 +13,14 @@ _HEADER = "image_name item_id evaluation_status"
 class InShop(Benchmark):
     """52,712 photographs of 7,982 items of clothing; test images are either queries or in the gallery.
 
-    Training and validation images have no such roles: each is both a query and in the gallery.
+    Training and validation images have no such roles: each image is both a query and in the gallery.
 
     Args:
-        root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; both may lie without `Eval`
-            and `Img`.
-        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: Which training classes validate.
-        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        root: The folder with `Eval/list_eval_partition.txt` and the extracted `Img/img`; the folders `Eval`
+            and `Img` may be missing around them.
+        validation_fraction: Fraction of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of validation classes.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; if false, only a note says so.
 
     Source: Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
     2016.

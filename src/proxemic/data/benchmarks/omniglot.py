@@ -35,24 +35,25 @@ ARCHIVES = {
         _archive("images_evaluation", "6b91aef0f799c5bb55b94e3f2daec811"),
     ),
 }
-"""The training and the test archive of each subset."""
+"""The training archive and the test archive of each subset."""
 
 
 @dataclass(frozen=True)
 class Omniglot(ImageSource):
     """Characters as classes, each drawn by 20 people, 105 by 105 pixels.
 
-    The archives hold dark ink on white; here it is inverted, ink 255 on 0, as everywhere in this package.
+    The archives contain dark ink on white; it is inverted to ink 255 on 0, as everywhere in this package.
     The small set trains on 136 characters of 5 alphabets and tests on the 106 characters of those 3 alphabets of the
     second archive that the first does not have; the full set trains on 964 characters and tests on 659. All images are
     held in memory, 11 kB each.
 
     Args:
-        root: Folder with the two archives as zip files, or extracted; torchvision's `omniglot-py` within it will do.
+        root: Folder with the two archives as zip files, or extracted; they may also be in torchvision's
+            `omniglot-py` below it.
         subset: "small" (4,840 images) or "full" (32,460 images).
-        validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: Which training characters validate.
-        download: Fetch the archives that are not there.
+        validation_fraction: Fraction of the training characters held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of validation characters.
+        download: Fetch missing archives.
 
     Raises:
         ValueError: If (on load) an archive is missing, damaged or not Omniglot, or cannot be fetched.

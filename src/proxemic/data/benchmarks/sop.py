@@ -17,9 +17,9 @@ class StanfordOnlineProducts(Benchmark):
 
     Args:
         root: The folder with the extracted `Stanford_Online_Products`, or that folder.
-        validation_fraction: Part of the training classes held out for validation, 0 (none) to below 1.
-        split_seed: Which training classes validate.
-        check_counts: Refuse a copy with missing images or other counts than the papers'; otherwise a note says so.
+        validation_fraction: Fraction of the training classes held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the choice of validation classes.
+        check_counts: Refuse a copy with missing images or other counts than the papers'; if false, only a note says so.
 
     Source: Song et al., "Deep Metric Learning via Lifted Structured Feature Embedding", CVPR 2016.
 

@@ -3,7 +3,7 @@
 A pickle is a program for a small stack machine, and some of its instructions look up and call any function. A first
 pass over the instructions accepts only those that build lists, tuples, bytes and numbers, and refuses those that would
 take more memory than the file has. `pickle.Unpickler` then executes them, but its `find_class` imports nothing. It
-knows only functions for plain data, which are `_codecs.encode(text, "latin1")` (Python 3 writes it for bytes by
+only knows functions for plain data, which are `_codecs.encode(text, "latin1")` (Python 3 writes it for bytes by
 protocol 2), one-dimensional NumPy arrays of uint8 or bool, and NumPy's bools.
 """
 
@@ -106,7 +106,7 @@ class _Unpickler(pickle.Unpickler):
                     return Array(kind, content)
             case "numpy.core.multiarray.scalar", "b1", b"\0" | b"\1" as content:
                 return content == b"\1"
-        raise Refused(f"it calls {name} with what no bytes, uint8 or bool needs")
+        raise Refused(f"it calls {name} with arguments that bytes, uint8 and bool do not need")
 
 
 def unpickle(content: bytes) -> object:
@@ -143,19 +143,19 @@ def read_pack(path: Path) -> tuple[PackPixels, list[int], list[bool]]:
     except Refused as error:
         raise ValueError(
             f"{path} is refused: {error}, but a pack needs no more than protocols 2 to 5 write for lists, tuples, "
-            "bytes, integers, bools and NumPy arrays of one dimension of uint8 or bool; if you trust where it comes "
-            "from, write it anew with each image as bytes and each flag as a bool, by protocol 2 or later."
+            "bytes, integers, bools and NumPy arrays of one dimension of uint8 or bool; if you trust its "
+            "source, write it anew with each image as bytes and each flag as a bool, by protocol 2 or later."
         ) from None
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged or no pickle of protocol 2 to 5 ({describe(error)}): fetch it again."
+            f"{path} is damaged or not a pickle of protocol 2 to 5 ({describe(error)}): fetch it again."
         ) from error
     same: Sequence[object]
     match data:
         case ([*images], [*same] | Array("b1", same)):
             pass
         case _:
-            raise ValueError(f"{path} is no pack of insightface: it does not hold two lists, of images and of flags.")
+            raise ValueError(f"{path} is not a pack of insightface, which holds two lists, of images and of flags.")
     if not same or len(images) != 2 * len(same):
         raise ValueError(
             f"{path} has {len(images):,} images for {len(same):,} flags, but a pack has two images per flag, and at "

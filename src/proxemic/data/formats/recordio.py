@@ -33,9 +33,9 @@ _TOGETHER = 2**17  # records between two steps of the progress bar
 
 @dataclass(frozen=True, eq=False)
 class RecordPixels(EncodedPixels):
-    """Images in a RecordIO file, read and decoded on access; the file is not kept open, so any process can read it.
+    """Images in a RecordIO file, decoded on access; the file is not kept open, so any process can read it.
 
-    The `.idx` gives each record a key; the record has the bytes from its start to its end.
+    The `.idx` file gives each record a key; `starts` and `ends` are the byte positions of each record.
     """
 
     per_image = ("keys", "starts", "ends")
@@ -60,7 +60,7 @@ class RecordPixels(EncodedPixels):
 class RecordIndex:
     """The records of a file in the order of their keys, with their first two labels; NaN for a missing label.
 
-    `labels_follow` tells which records have labels after the header, as records without an image do.
+    `labels_follow` tells which records have labels after the header; records without an image do.
     """
 
     pixels: RecordPixels
@@ -113,10 +113,10 @@ def _read_offsets(path: Path) -> tuple[Int64[np.ndarray, " records"], Int64[np.n
         if table.shape[1] != 2:
             raise ValueError(f"its lines have {table.shape[1]} numbers")
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {describe(error)}; it belongs beside the .rec.") from error
+        raise ValueError(f"{path} cannot be read: {describe(error)}; it belongs next to the .rec file.") from error
     except ValueError as error:
         why = str(error).partition(";")[0].rstrip(".")
-        raise ValueError(f"{path} is no index of records, lines of key, tab, offset: {why}.") from error
+        raise ValueError(f"{path} is not an index of records, lines of key, tab, offset: {why}.") from error
     keys, starts = table[np.argsort(table[:, 1], kind="stable")].T.copy()
     if starts[0] < 0 or (starts % 4).any() or not (np.diff(starts) > 0).all():
         raise ValueError(f"{path} is damaged: its offsets must be multiples of 4 from 0, none of them twice.")
@@ -163,7 +163,7 @@ def _content(raw: bytes) -> bytes:
         magic, word = _FRAME.unpack_from(raw, place)
         kind, length = word >> 29, word & _LENGTH
         if magic != _MAGIC or kind not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
-            raise ValueError("a part of it does not begin as RecordIO has it")
+            raise ValueError("a part of it does not begin with RecordIO's magic number")
         place += _FRAME.size
         parts.append(raw[place : place + length])
         place += (length + 3) // 4 * 4

@@ -63,8 +63,8 @@ def is_table(file: object) -> bool:
 def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence[str] = ()) -> Rows:
     r"""Read columns of a CSV or Parquet table as texts.
 
-    CSV may be compressed by gzip (``.csv.gz``), be in UTF-8 or, with a byte order mark, UTF-16, and separate its
-    columns by commas, semicolons or tabs. White space around names and values is removed. Names of known columns may
+    CSV may be compressed by gzip (``.csv.gz``). It is in UTF-8 or, with a byte order mark, UTF-16; its columns are
+    separated by commas, semicolons or tabs. White space around names and values is removed. Names of known columns may
     have capitals. An empty cell, or "nan" in upper or lower case, has no value. Texts that look the same are joined by
     `join_spellings`. Row numbers that pandas wrote, and columns of lists, are left out with a note. Only `known`
     columns are read, and `Rows.unused` names the others; None reads all columns. Messages name the line or row.
@@ -78,7 +78,7 @@ def read_table(table: Path, known: Sequence[str] | None = None, needed: Sequence
     if not is_table(table):
         raise ValueError(f"{table} ends in {table.suffix or 'nothing'}, but tables end in {', '.join(TABLES)}.")
     if not table.is_file():  # reading a pipe would wait, and a device may never end
-        raise ValueError(f"{table} is no regular file: give a table.")
+        raise ValueError(f"{table} is not a regular file: give a table.")
     if (size := table.stat().st_size) > _MOST_BYTES:
         raise ValueError(f"{table} has {size:,} bytes, but a table may have {_MOST_BYTES:,}: split it.")
     notes: list[str] = []
@@ -134,7 +134,7 @@ def unused_note(source: object, rows: Rows) -> tuple[str, ...]:
 
 
 def _as_known(given: Sequence[str], known: set[str]) -> list[str]:
-    """Write the names of known columns as they are known, unless another column has exactly that name."""
+    """Give known columns their usual spelling, unless another column has exactly that name."""
     names = [without_invisible(name) for name in given]
     wanted = known.difference(names)
     return [name.lower() if name.lower() in wanted else name for name in names]
@@ -322,7 +322,7 @@ def _as_text(value: object) -> str:
 
 def _check_names(table: Path, names: Sequence[str], wanted: Sequence[str], needed: Sequence[str]) -> None:
     if missing := [column for column in needed if column not in names]:
-        vectors = " For its vectors take the recipe own-vectors." if "embedding" in names and "path" in missing else ""
+        vectors = " For its vectors, use the recipe own-vectors." if "embedding" in names and "path" in missing else ""
         has = f"its columns are {first_few(names, _MOST_NAMED) or 'none'}"
         verb = "are" if len(needed) > 1 else "is"
         raise ValueError(
@@ -332,7 +332,7 @@ def _check_names(table: Path, names: Sequence[str], wanted: Sequence[str], neede
         raise ValueError(f"{table} has only one of the columns is_query and is_gallery: give both or neither.")
     corners = [column for column in CORNERS if column in names]
     if "x_1" in wanted and 0 < len(corners) < 4:
-        raise ValueError(f"{table} has of a box only {', '.join(corners)}: give x_1, y_1, x_2 and y_2, or none.")
+        raise ValueError(f"{table} has only {', '.join(corners)} of a box: give x_1, y_1, x_2 and y_2, or none.")
     counts = Counter(names)
     if twice := [column for column in wanted if column not in _INDEX and counts[column] > 1]:
         raise ValueError(f"{table} has more than one column {twice[0]}: keep one.")

@@ -30,17 +30,17 @@ def check_embedding_name(path: Path) -> str:
     suffix = path.suffix.lower()
     instead = "use .parquet, or .npy (numpy.save) with a table"
     if suffix in (".pt", ".pth", ".pkl", ".pickle", ".ckpt"):
-        raise ValueError(f"{path} is a pickle by its name, and opening one may run code: {instead}.")
+        raise ValueError(f"{path} is a pickle by its name, and opening a pickle may run code: {instead}.")
     if suffix not in (".parquet", ".npy"):
-        raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is no format of embeddings here: {instead}.")
+        raise ValueError(f"{path} ends in {suffix or 'nothing'}, which is not a format of embeddings here: {instead}.")
     return suffix
 
 
 def open_vectors(path: Path, whole: bool = False) -> VectorReader:
     """Open a file of vectors by the ending of its name.
 
-    Rows of .npy are read from the file when needed. Parquet, whose pages are encoded, is read into memory if it is
-    small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all rows are read at
+    Vectors of .npy are read from the file when needed. Parquet, whose pages are encoded, is read into memory if it is
+    small, and otherwise converted once to a .npy file in the user's cache folder. With `whole`, all vectors are read at
     once.
     """
     suffix = check_embedding_name(path)
@@ -52,7 +52,7 @@ def open_vectors(path: Path, whole: bool = False) -> VectorReader:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a Parquet file, or of the JSON file beside a .npy file."""
+    """Read the metadata of a Parquet file, or of the JSON file next to a .npy file."""
     if path.suffix.lower() == ".npy":
         content = read_description(path.with_suffix(".json"))
         return {key: value for key, value in (content or {}).items() if isinstance(value, str)}
@@ -62,7 +62,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def read_description(path: Path) -> dict[str, Any] | None:
-    """Read the JSON file beside a .npy file; empty if it is missing, None if it is not an object."""
+    """Read the JSON file next to a .npy file; return {} if it is missing, None if it is not an object."""
     if not path.is_file():
         return {}
     try:
@@ -100,7 +100,7 @@ def _check(path: Path, known: bool, kind: str, shape: tuple[int, ...] | list[int
     if not known or len(shape) != 2 or not all(shape):
         raise ValueError(
             f"{path} holds {kind} of shape {[*shape]}, but vectors are float16, float32 or float64, "
-            "[rows, dim]: convert them, and scale back those that are quantised."
+            "[rows, dim]: convert them; scale back quantised vectors."
         )
 
 
@@ -113,8 +113,8 @@ def _map_npy(path: Path) -> np.ndarray:
     except Exception as error:
         why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         if "object" in why or "pickle" in why:
-            why = "it seems to hold objects, that is a pickle, and opening one may run code"
-        raise ValueError(f"{path} is no .npy file of numbers ({why}): save it anew with numpy.save.") from error
+            why = "it seems to hold objects, that is a pickle, and opening a pickle may run code"
+        raise ValueError(f"{path} is not a .npy file of numbers ({why}): save it anew with numpy.save.") from error
     if not isinstance(array, np.ndarray):
         array.close()
         raise ValueError(f"{path} is an archive of arrays (.npz): save one of them with numpy.save.")
@@ -158,7 +158,7 @@ def open_parquet_file(path: Path) -> pyarrow.parquet.ParquetFile:
 
 
 def _parquet_shape(path: Path) -> tuple[int, int, str]:
-    """Return the number of rows, their dimension, and the NumPy type of the column `embedding`."""
+    """Return the number of embeddings, their dimensions, and the NumPy type of the column `embedding`."""
     with reading(path, "Parquet"), open_parquet_file(path) as file:
         names, rows = file.schema_arrow.names, file.metadata.num_rows
         if "embedding" not in names:
@@ -182,9 +182,9 @@ def _parquet_chunks(path: Path, dim: int) -> Iterator[np.ndarray]:
             lengths = pc.call_function("list_value_length", [column]).fill_null(-1).to_numpy()
             if (lengths != dim).any():
                 at = int((lengths != dim).argmax())
-                holds = "no list" if lengths[at] < 0 else f"{lengths[at]} numbers"
+                holds = "not a list" if lengths[at] < 0 else f"of {lengths[at]} dimensions"
                 raise ValueError(
-                    f"{path}, row {before + at + 1}: embedding is {holds}, but those before it have {dim}."
+                    f"{path}, row {before + at + 1}: embedding is {holds}, but those before have {dim} dimensions."
                 )
             numbers = column.flatten()
             if numbers.null_count:

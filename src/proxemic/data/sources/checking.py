@@ -48,7 +48,7 @@ class DatasetReport:
         duplicates: Groups of files with the same content.
         formats: Number of images of each file format.
         widths: Minimum and maximum in pixels, of boxes if there are boxes.
-        heights: Likewise.
+        heights: The same of the heights.
         unreadable: Files that cannot be decoded and folders that cannot be listed, with reasons.
         ignored: Files outside class folders, or without the ending of a known format.
         unused: Columns of the table that are not used.

@@ -14,13 +14,13 @@ from proxemic.ranges import SEEDS, check_fields
 
 @dataclass(frozen=True)
 class Digits(ImageSource):
-    """1,797 handwritten digits of 8 by 8 pixels, bright on black, which scikit-learn brings along.
+    """1,797 handwritten digits of 8 by 8 pixels, bright on black, which are part of scikit-learn.
 
     Training and test have the same classes, so the results say nothing about retrieval of unseen classes: use this data
     set for plots of embeddings in two or three dimensions.
 
     Args:
-        validation_fraction: Part of the training images held out for validation, 0 (none) to below 1.
+        validation_fraction: Fraction of the training images held out for validation, 0 (none) to below 1.
         split_seed: Seed of the random split.
 
     Raises:
@@ -52,5 +52,5 @@ class Digits(ImageSource):
             images.select(rest[held:].sort().values),
             images.select(rest[:held].sort().values) if held else None,
             images.select(test.sort().values),
-            ("The test classes were trained on: a plot to look at, no measure of retrieval.",),
+            ("The test classes were trained on: for plots, not for measuring retrieval.",),
         )

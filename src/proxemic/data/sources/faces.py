@@ -25,7 +25,7 @@ _LARGEST = 2**24  # all whole numbers up to this are exact in float32
 
 @dataclass(frozen=True)
 class _Faces(ImageSource):
-    """Base class of sources of identities, which train on all but those held out for validation."""
+    """Base class of sources of faces, which train on all identities that are not held out for validation."""
 
     how_to_evaluate: ClassVar[str] = "on pairs of faces with proxemic verify {run}"
 
@@ -44,7 +44,7 @@ class _Faces(ImageSource):
     def load(self) -> Splits:
         root = require_root(self.root, "the folder of the faces")
         if not root.is_dir():
-            raise ValueError(f"{root} is no folder: give the folder of the faces (--data.root DIR).")
+            raise ValueError(f"{root} is not a folder: give the folder of the faces (--data.root DIR).")
         images, notes = self._read(root)
         if images.num_classes < 2:
             raise ValueError(f"{root} has a single identity, but at least two are needed.")
@@ -65,13 +65,14 @@ class RecordFaces(_Faces):
     """The training sets of insightface: `train.rec` with `train.idx`, such as MS1MV2 in the folder `faces_emore`.
 
     If record 0 has two labels a and b, the images are the records 1 to a - 1, and the records after them list the
-    images of each identity; if it has one label, every record is an image. The first label of an image is its identity.
+    images of each identity. If record 0 has one label, every record is an image. The first label of an image is its
+    identity.
     A file `property` (`identities,height,width`) must agree. Loading reads the header of every record, but decodes no
     image.
 
     Args:
         root: The folder.
-        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        validation_fraction: Fraction of the identities held out for validation, 0 (none) to below 1; there is no test.
         split_seed: Seed of the random split.
 
     Raises:
@@ -110,7 +111,7 @@ class FaceFolders(_Faces):
 
     Args:
         root: The folder of the identities' folders.
-        validation_fraction: Part of the identities held out for validation, 0 (none) to below 1; there is no test.
+        validation_fraction: Fraction of the identities held out for validation, 0 (none) to below 1; there is no test.
         split_seed: Seed of the random split.
 
     Raises:
@@ -147,7 +148,7 @@ class FaceFolders(_Faces):
         by_identity = {name: own for name, own in files.items() if own}
         if not by_identity:
             raise ValueError(
-                f"{root} has no images in folders of its own, one per identity: they end in {', '.join(ENDINGS)}."
+                f"{root} has no images in folders, one per identity: image files end in {', '.join(ENDINGS)}."
             )
         labels = torch.arange(len(by_identity)).repeat_interleave(
             torch.tensor([len(own) for own in by_identity.values()])

@@ -10,15 +10,15 @@ from proxemic.ranges import SEEDS, check_fields
 
 @dataclass(frozen=True)
 class Fold(ImageSource):
-    """One fold of a cross-validation: the training classes are split into ``folds`` parts, one of which validates.
+    """One fold of a cross-validation: the training classes are split into ``folds`` parts, one for validation.
 
-    Each class validates in exactly one of the folds, and trains in all others. The test classes are those of the source
-    in every fold.
+    Each class is a validation class in exactly one fold, and a training class in all others. In every fold, the test
+    classes are those of the source.
 
     Args:
         source: Source of the images, with ``validation_fraction=0``.
         folds: Number of parts, 2 or more.
-        fold: The part that validates, 0 to ``folds - 1``.
+        fold: The part for validation, 0 to ``folds - 1``.
         split_seed: Seed of the random split.
 
     Raises:
@@ -48,7 +48,7 @@ class Fold(ImageSource):
         splits = self.source.load()
         if splits.validation is not None:
             raise ValueError(
-                f"the source of a fold holds {splits.validation.num_classes} classes out for validation itself: set "
+                f"the source of a fold itself holds out {splits.validation.num_classes} classes for validation: set "
                 "its validation_fraction to 0."
             )
         classes = splits.train.num_classes

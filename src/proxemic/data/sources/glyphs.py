@@ -56,8 +56,8 @@ class Glyphs(ImageSource):
     Args:
         train_classes: Characters to take from the training half; None for all.
         test_classes: Characters to take from the test half; None for all.
-        validation_fraction: Part of the training characters held out for validation, 0 (none) to below 1.
-        split_seed: Seed of the random choice of those that validate.
+        validation_fraction: Fraction of the training characters held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the random choice of those held out.
         cache_dir: Folder for the rendered characters; None for the user's cache folder.
 
     Raises:
@@ -226,8 +226,8 @@ class GlyphLetters(ImageSource):
         train_classes: Letters to take from the training half; None for all.
         test_classes: Letters to take from the test half; None for all.
         min_characters: Least number of characters of a letter, at least 1; letters with fewer are left out.
-        validation_fraction: Part of the training letters held out for validation, 0 (none) to below 1.
-        split_seed: Seed of the random choice of those that validate.
+        validation_fraction: Fraction of the training letters held out for validation, 0 (none) to below 1.
+        split_seed: Seed of the random choice of those held out.
         cache_dir: Folder for the rendered characters; None for the user's cache folder.
 
     Raises:

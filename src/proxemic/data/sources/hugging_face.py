@@ -27,7 +27,7 @@ class HuggingFaceDataset(OwnSource):
 
     Rows are read from Arrow files when needed, without a network connection; Parquet files are first converted to Arrow
     in the cache of `datasets`. Images are decoded, as by `read_image`, from bytes in the data set or from local files
-    that it names, never from an address. Two or three splits called train, validation (or val) and test are used
+    that it names, never from a URL. Two or three splits called train, validation (or val) and test are used
     directly. Otherwise whole classes are held out, as by `OwnImages`.
 
     Args:
@@ -35,8 +35,8 @@ class HuggingFaceDataset(OwnSource):
             as `train-00000-of-00004.parquet`, or one such file.
         column: The column of images, or of vectors (lists of floats of one length); None for the only one.
         label: The column of labels: classes, numbers or names. Rows without a label are left out and counted.
-        test_fraction: As in `OwnImages`; the following, too.
-        validation_fraction: Part of the remaining classes, or rows, held out for validation.
+        test_fraction: As in `OwnImages`.
+        validation_fraction: Fraction of the remaining classes, or rows, held out for validation.
         hold_out: Classes for an open set, images (or vectors) for a closed one.
         split_seed: Seed of the random split.
 
@@ -145,7 +145,9 @@ def _files(root: Path) -> dict[str, list[Path]]:
     """List the Arrow and Parquet files of each split."""
     files = [root] if root.is_file() else sorted(path for path in root.glob("[!.]*") if path.suffix in _ENDINGS)
     if not files or {path.suffix for path in files} - {*_ENDINGS}:
-        raise ValueError(f"{root} has no .arrow or .parquet file, and is no folder of save_to_disk: give one of these.")
+        raise ValueError(
+            f"{root} has no .arrow or .parquet file, and is not a folder of save_to_disk: give one of these."
+        )
     by_split: dict[str, list[Path]] = {}
     for path in files:
         by_split.setdefault(path.stem.partition("-")[0].lower(), []).append(path)
@@ -197,7 +199,7 @@ class ArrowPixels(EncodedPixels):
         if content is not None:
             return content
         if path is None or not Path(path).is_file():
-            raise ValueError(f"it has no bytes, and {path or 'no path'} is no file on this machine")
+            raise ValueError(f"it has no bytes, and {path or 'no path'} is not a file on this machine")
         return Path(path)
 
     def place(self, index: int) -> str:
@@ -220,7 +222,7 @@ class ArrowVectors:
         numbers = rows.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
         if rows.null_count or not all(len(row) == self.dim for row in rows):
             raise UnreadableVectorsError(
-                f"{self.name}: {self.column} has rows of another length than the first, which has {self.dim} numbers: "
+                f"{self.name}: {self.column} has rows with other dimensions than the first, which has {self.dim}: "
                 "leave them out."
             )
         return torch.from_numpy(numbers.reshape(len(places), self.dim))

@@ -20,19 +20,20 @@ class OwnImages(OwnSource):
     A folder holds class folders (with images at any depth), or folders `train`, `validation` (or `val`) and `test` of
     class folders. A table has the columns `path` (relative to the table's folder) and `label`, and optionally those of
     Open Metric Learning: `split`, `is_query`, `is_gallery`, `sequence`, `category`, and the box `x_1`, `y_1`, `x_2`,
-    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text, in which those that look the same
-    are one, and numbered in its sorted order.
+    `y_2`; docs/own-tables.md describes them. Labels of any type are compared as text and
+    numbered in sorted order; labels that look the same are one.
 
-    If no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes; a
-    given split may not have a class on two sides. With `hold_out` set to images, it may, and some images of each class
-    are held out: the model is evaluated on new images of its training classes (a closed set). If only train and
-    validation are given, the latter is the test, and validation is held out from the former.
+    If no split is given, whole classes are held out by `split_seed`, as retrieval is evaluated on unseen classes. In a
+    given split, each class must be on one side. With `hold_out` set to images, a class may be on several sides, and
+    some images of each class are held out: the model is evaluated on new images of its training classes (a closed set).
+    If only train and validation are given, the validation images are the test, and others are held out from the
+    training images for validation.
 
     Args:
         root: The folder or the table.
-        test_fraction: Part of the classes, or of the images of each class, held out for the test if no test is given,
-            0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
-        validation_fraction: Part of the remaining ones held out for validation if none is given, 0 to below 1.
+        test_fraction: Fraction of the classes, or of the images of each class, held out for the test if no test is
+            given, 0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
+        validation_fraction: Fraction of the remaining ones held out for validation if none is given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
         split_seed: Seed of the random split.
         strict: Refuse unreadable images; otherwise they are left out and counted in the notes.
@@ -76,13 +77,13 @@ def read_images(root: Path, strict: bool, known: Sequence[str] = IMAGE_COLUMNS) 
     notes = [f"Left out: {unreadable}."] if unreadable else []
     if rows.ignored:
         notes.append(
-            f"{len(rows.ignored)} files ignored, as they are in no class folder or end in none of "
+            f"{len(rows.ignored)} files ignored, as they are not in a class folder or do not end in "
             f"{', '.join(ENDINGS)}: {first_few([readable(path) for path in rows.ignored])}."
         )
     notes += unused_note(root, rows)
     joined = _join_repeated(rows)
     if repeated := len(rows) - len(joined):
-        notes.append(f"{root} names {repeated:,} of its images again: each image counts once.")
+        notes.append(f"{root} names {repeated:,} of its images more than once: each image counts once.")
     return replace(joined, notes=tuple(notes))
 
 
@@ -97,7 +98,7 @@ def _unreadable(listed: Rows, rows: Rows) -> str:
 
 
 def _join_repeated(rows: Rows) -> Rows:
-    """Merge rows that name the same picture; raise `ValueError` if they contradict each other."""
+    """Merge rows that name the same image; raise `ValueError` if they contradict each other."""
     first: dict[object, int] = {}
     again = {row: of for row, key in enumerate(identities(rows.pixels)) if (of := first.setdefault(key, row)) != row}
     for column in ("label", "split", "sequence", "category", "subclass"):

@@ -1,4 +1,4 @@
-"""List the pictures that folders, tables, patterns and lists of files name, without opening them."""
+"""List the images that folders, tables, patterns and lists of files name, without opening them."""
 
 import glob
 import os
@@ -30,29 +30,29 @@ from proxemic.image_formats import (
 
 Size = tuple[int, int]
 _TABLE = f"a table ({', '.join(TABLES)})"
-_KINDS = f"a folder, {_TABLE}, a picture, a pattern, or a .txt file with a path on each line"
+_KINDS = f"a folder, {_TABLE}, an image, a pattern, or a .txt file with a path on each line"
 
 
 def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Rows:
-    """List the pictures that folders, tables, patterns and files name, in that order, each once, without opening them.
+    """List the images that folders, tables, patterns and files name, in that order, each once, without opening them.
 
-    The label of a picture in a folder is the name of the subfolder that holds it, at any depth. Below folders `train`,
-    `validation` and `test`, it is the name of the next subfolder, and a column `split` is added. Pictures in the folder
+    The label of an image in a folder is the name of the subfolder that holds it, at any depth. Below folders `train`,
+    `validation` and `test`, it is the name of the next subfolder, and a column `split` is added. Images in the folder
     itself have no label. A table has the column `path`, relative to its folder, and optionally `label`, a box (`x_1`,
     `y_1`, `x_2`, `y_2`), and further columns, which are kept as texts.
 
     Args:
-        sources: Each a folder, a table (CSV or Parquet), a picture, a pattern such as ``photos/*.jpg`` (``**`` is any
-            folders), or a .txt file with a path on each line, relative to its folder. All of these may be addresses
-            that fsspec knows, such as ``s3://bucket/photos``, and the paths in tables and lists, too; ``s3://`` needs
-            s3fs, ``gs://`` gcsfs.
-        missing: List a path that does not exist, too, as a picture that cannot be read.
+        sources: Each a folder, a table (CSV or Parquet), an image, a pattern such as ``photos/*.jpg`` (``**`` is any
+            folders), or a .txt file with a path on each line, relative to its folder. All of these, and the paths in
+            tables and lists, may be URLs that fsspec supports, such as ``s3://bucket/photos``; ``s3://`` needs s3fs,
+            ``gs://`` gcsfs.
+        missing: List paths that do not exist, too, as images that cannot be read.
 
     Returns:
         Rows with `FilePixels` as their content. Folders that cannot be listed are in ``unreadable``.
 
     Raises:
-        UserError: If a source does not exist (without ``missing``), or there are no pictures.
+        UserError: If a source does not exist (without ``missing``), or there are no images.
         ValueError: If a table is not valid.
     """
     named = [path_or_address(source) for source in sources]
@@ -61,14 +61,14 @@ def list_pictures(*sources: str | os.PathLike[str], missing: bool = False) -> Ro
     if not len(listed) and not listed.unreadable:
         given = ", ".join(readable(str(source)) for source in sources)
         raise UserError(
-            f"{given} has no pictures{unread(listed.ignored)}: give {FORMATS_TEXT} files, in a folder or named in a "
+            f"{given} has no images{unread(listed.ignored)}: give {FORMATS_TEXT} files, in a folder or named in a "
             "table."
         )
     return listed
 
 
 def list_folder(folder: Path) -> Rows:
-    """List the pictures of a folder as `list_pictures` does, but return empty rows if there are none."""
+    """List the images of a folder as `list_pictures` does, but return empty rows if there are none."""
     return _each_once(_list_folder(folder))
 
 
@@ -80,9 +80,9 @@ def _each_once(rows: Rows) -> Rows:
 
 
 def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
-    """List labelled pictures: a folder of class folders, such folders in `train`, `validation` and `test`, or a table.
+    """List labelled images: a folder of class folders, such folders in `train`, `validation` and `test`, or a table.
 
-    Pictures outside class folders are in ``ignored``.
+    Images outside class folders are in ``ignored``.
     """
     if root.is_dir():
         listed = _list_folder(root)
@@ -96,7 +96,7 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
         raise ValueError(f"{root} does not exist: give a folder of class folders, or {_TABLE}.")
     elif root.suffix.lower() == ".npy":
         raise ValueError(
-            f"{root} holds vectors by its name, not images: take data proxemic.data.OwnVectors, as the recipe "
+            f"{root} holds vectors by its name, not images: use data proxemic.data.OwnVectors, as the recipe "
             "own-vectors does."
         )
     elif is_table(root):
@@ -121,8 +121,8 @@ def list_images(root: Path, known: Sequence[str] = IMAGE_COLUMNS) -> Rows:
 def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
     """Decode every file once, in threads, to find damaged files before training.
 
-    Returns the readable rows, with the others in ``unreadable``, and for each the format of its file, and the (width,
-    height) of its box or else of the image. `ValueError` if a box exceeds its image.
+    Return the readable rows, with the others in ``unreadable``. For each readable row, also return the format of its
+    file, and the (width, height) of its box or else of the image. `ValueError` if a box exceeds its image.
     """
 
     def outcome(path: Path) -> tuple[str, Size] | UnreadableImageError:
@@ -155,7 +155,7 @@ def examine_images(rows: Rows) -> tuple[Rows, list[tuple[str, Size]]]:
 
 
 def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
-    """Identify each picture by its resolved path or address, and its box."""
+    """Identify each image by its resolved path or URL, and its box."""
     real_folder = cache(os.path.realpath)  # resolving each file would take longer than listing them
 
     def real(path: Path | str) -> str:
@@ -170,12 +170,12 @@ def identities(files: FilePixels) -> list[tuple[str, Box | None]]:
 
 
 def roots_of_rows(rows: Rows) -> tuple[str, ...]:
-    """Return the folders and addresses below which all pictures lie."""
+    """Return the folders and URLs below which all images are."""
     return roots_of(rows.pixels.paths, rows.folders) if isinstance(rows.pixels, FilePixels) else rows.folders
 
 
 def absolute(name: str) -> str:
-    """Return an absolute path, or an address unchanged."""
+    """Return an absolute path, or a URL unchanged."""
     if "://" in name:
         return name
     if ".." not in name:
@@ -196,7 +196,7 @@ def join_files(parts: Sequence[Rows]) -> Rows:
 def read_picture_table(
     table: Path, folder: Path | str, known: Sequence[str] | None = None, needed: Sequence[str] = ("path",)
 ) -> Rows:
-    """Read a table of pictures, whose paths are relative to a folder or an address."""
+    """Read a table of images, whose paths are relative to a folder or a URL."""
     rows = read_table(table, known, needed)
     rows.require("path")
     pixels = FilePixels([within(folder, name) for name in rows.names], boxes_of(rows))
@@ -225,7 +225,7 @@ def _matches(pattern: str, found: Sequence[str]) -> list[str]:
 
 
 def _list_address(source: str, missing: bool) -> Rows:
-    """List the pictures at an address; a table or list is copied first."""
+    """List the images at a URL; a table or list is copied first."""
     system, path = open_filesystem(source)
     with remote_errors(source):
         if system.isdir(path):
@@ -253,7 +253,7 @@ def _list_address(source: str, missing: bool) -> Rows:
 
 
 def _list_named(file: Path, folder: Path | str) -> Rows | None:
-    """List the pictures that a table or a list of paths names; None for another file.
+    """List the images that a table or a list of paths names; None for another file.
 
     A table keeps all its columns except id, in which pandas or a gallery has numbered the rows.
     """

@@ -32,9 +32,9 @@ class OwnSource(ImageSource):
 
     Args:
         root: Path of the data.
-        test_fraction: Part of the classes, or of the images of each class, held out for the test if no test is given,
-            0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
-        validation_fraction: Part of the remaining ones held out for validation if none is given, 0 to below 1.
+        test_fraction: Fraction of the classes, or of the images of each class, held out for the test if no test is
+            given, 0 to below 1; 0 for a final model on all classes, or if the given split has only training images.
+        validation_fraction: Fraction of the remaining ones held out for validation if none is given, 0 to below 1.
         hold_out: Classes for an open set, images for a closed one.
         split_seed: Seed of the random split.
 
@@ -53,7 +53,7 @@ class OwnSource(ImageSource):
 
     @abstractmethod
     def read_rows(self) -> Rows:
-        """Read all rows, which all have a label, and all or none a split."""
+        """Read all rows: each has a label, and either all have a split or none has."""
 
     def read(self) -> Rows:
         """Read all rows and check their classes and splits; add a note about classes with a single row."""
@@ -97,7 +97,7 @@ class OwnSource(ImageSource):
         return Splits(train, validation, test, (*notes, *torn, *rows.notes), chosen)
 
     def load_again(self, chosen: Rows, new_images: NewImages = "leave", *, complete: bool = False) -> Splits:
-        """Read the images in a split that was chosen before, though files may have come or gone since.
+        """Read the images in a split that was made before, even if files were added or removed since.
 
         Args:
             chosen: ``rows`` of the earlier `Splits`. An image is found again by its path and label.
@@ -159,7 +159,7 @@ class OwnSource(ImageSource):
         return Rows.of(path=self._names_within(rows.pixels), label=rows.labels, split=splits)
 
     def _names_within(self, files: FilePixels) -> list[str]:
-        """Return the names of files relative to the data, which may be moved."""
+        """Return the names of files relative to the data, since the data may be moved."""
         assert self.root is not None
         base = self.root if self.root.is_dir() else self.root.parent
         prefixes = [readable(f"{folder}{os.sep}") for folder in (base, os.path.abspath(base))]  # noqa: PTH100 - without ".."
@@ -187,7 +187,7 @@ class OwnSource(ImageSource):
         images = ImageSet.of(rows.take(chosen), flagged=wanted != "train")
         if wanted not in known:
             raise ValueError(
-                f"{self.root} gives no {images.kind.removesuffix('s')} to {split}: its splits are "
+                f"{self.root} has no {images.kind.removesuffix('s')} in {split}: its splits are "
                 f"{', '.join(sorted(known))}."
             )
         self._check_part(wanted, images)
@@ -227,8 +227,8 @@ class OwnSource(ImageSource):
                 )
             places["test"], places["validation"] = places["validation"], places["test"]
             notes = (
-                f"{self.root} gives no test split: its validation split is the test, looked at once, "
-                f"and validation_fraction of the training {self.hold_out} validates.",
+                f"{self.root} gives no test split: its validation split is the test, used once, "
+                f"and validation_fraction of the training {self.hold_out} is for validation.",
             )
         return {
             name: ImageSet.of(rows.take(chosen), flagged=name != "train") if len(chosen) else None
@@ -267,7 +267,7 @@ def _check_classes(root: Path | None, rows: Rows) -> tuple[str, ...]:
     if int(counts.max()) == 1:
         raise ValueError(
             f"{root} has {images.num_classes} classes with one {kind.removesuffix('s')} each, but {kind} of one class "
-            f"are what is compared: give classes at least two {kind}."
+            f"are compared: give each class at least two {kind}."
         )
     lone = [images.class_names[label] for label in (counts == 1).nonzero().flatten().tolist()]
     single = f"have a single {kind.removesuffix('s')}, which a test cannot find a match for"

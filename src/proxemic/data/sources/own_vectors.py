@@ -14,17 +14,17 @@ from proxemic.data.sources.own_source import OwnSource
 class OwnVectors(OwnSource):
     r"""Vectors from another model, of images, texts, sounds or anything else, one per row of a file.
 
-    A Parquet file has them in the column `embedding` (lists of one length), beside `label` and optionally other columns
-    of image tables: `split`, `path`, `is_query`, `is_gallery`, `sequence`, `category` and `subclass`. A `.npy` file has
-    only the vectors. `labels` names a table with the same columns, in the order of the vectors. Only the rows of a
-    batch are read, so the file may be larger than the memory; see docs/vectors.md.
+    A Parquet file has vectors in the column `embedding` (lists of one length), next to `label` and optionally other
+    columns of image tables: `split`, `path`, `is_query`, `is_gallery`, `sequence`, `category` and `subclass`. A `.npy`
+    file has only the vectors. `labels` names a table with the same columns, in the order of the vectors. Only the
+    vectors of a batch are read, so the file may be larger than the memory; see docs/vectors.md.
 
     Classes are held out, and given splits used, as by `OwnImages`.
 
     Args:
         root: The file of vectors: .parquet or .npy.
-        test_fraction: As in `OwnImages`; the following, too.
-        validation_fraction: Part of the remaining classes held out for validation, 0 to below 1.
+        test_fraction: As in `OwnImages`.
+        validation_fraction: Fraction of the remaining classes held out for validation, 0 to below 1.
         hold_out: Classes for an open set, images (here vectors) of each class for a closed one.
         split_seed: Seed of the random split.
         labels: A table (CSV or Parquet) of labels, which takes precedence over those in ``root``.

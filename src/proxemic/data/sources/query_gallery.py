@@ -63,8 +63,8 @@ def _read(source: Path | OwnVectors, strict: bool) -> Rows:
 def join_query_gallery(query: Rows, gallery: Rows) -> Rows:
     """Join images, vectors or embeddings of queries and of a gallery, as rows of one set.
 
-    Classes, sequences and categories are matched by name. A row of the gallery with the path of a query, or an image
-    with the same file and box, is the query itself.
+    Classes, sequences and categories are matched by name. A gallery row with the path of a query, or with the same
+    image file and box, is the query itself.
 
     Raises:
         ValueError: If one of the two has no labels or has a path twice, they differ in dimension, or a row has two

@@ -1,4 +1,4 @@
-"""Compare recipes over seeds: training runs, statistics, tables, plots, and the papers' figures beside ours.
+"""Compare recipes over seeds: training runs, statistics, tables, plots, and the papers' figures next to ours.
 
 A comparison is a directory with a run for every recipe and seed. Finished runs are kept, so that more recipes and seeds
 can be added. `sweep` compares recipes that differ in one or two values.

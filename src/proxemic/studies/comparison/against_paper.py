@@ -1,4 +1,4 @@
-"""Show a comparison beside the papers' figures for the rows that its recipes stand for."""
+"""Compare the results of a comparison with the papers' figures for the table rows that its recipes reproduce."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ from proxemic.studies.statistics import format_estimate
 
 
 def against_paper(comparison: Comparison) -> str:
-    """Write Markdown with the papers' figures beside ours, by recipe, and the differences in protocol."""
+    """Write Markdown with the papers' figures next to ours, by recipe, and the differences in protocol."""
     results = {entry.title: by_seed for entry, by_seed in comparison.results().items()}
     entries = {entry.title: entry for entry in comparison.entries}
 
@@ -31,7 +31,7 @@ def against_paper(comparison: Comparison) -> str:
 
     return page(
         "On the test classes, in percent; average_distance_to_proxy is a distance, measured on the training images at "
-        "the chosen epoch. Ours: mean ± 95% interval over seeds, – if not measured; theirs as printed.",
+        "the selected epoch. Ours: mean ± 95% interval over seeds, – if not measured; theirs as printed.",
         {title: entry.recipe for title, entry in entries.items()},
         "compare",
         ours,

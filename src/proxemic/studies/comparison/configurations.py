@@ -17,23 +17,23 @@ from proxemic.studies.tuning.run import content_of, plan_space
 from proxemic.studies.tuning.spaces import Choices, Dimension, read_space, recipe_point, recipe_value, trial_values
 
 FEWEST = 3
-"""The fewest configurations that tell something of the spread of the differences."""
+"""The fewest configurations from which the spread of the differences can be estimated."""
 
 
 def plan_configurations(
     entries: Sequence[Entry], count: int, space: str | None, around: str | Path | None, flags: Sequence[str]
 ) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Draw configurations for recipes, and describe what is not drawn.
+    """Draw configurations for recipes, and name the keys that are not drawn.
 
-    Keys in which the recipes differ, and those that flags give, are not drawn. Configuration n depends on n and the
-    space alone, so that more can be added.
+    Keys in which the recipes differ, and keys that flags set, are not drawn. Configuration n depends only on n and the
+    space, so that more configurations can be added.
 
     Args:
         entries: Recipes to compare, two or more.
         count: Number of configurations, at least `FEWEST`.
         space: Name or file of the search space; None takes that of the first recipe's loss.
-        around: Recipe near whose values to draw: within a quarter of the range of each key on either side; None draws
-            from the whole ranges.
+        around: Recipe near whose values to draw: within a quarter of each key's range on either side; None draws from
+            the whole ranges.
         flags: Overrides of all recipes.
     """
     if count < FEWEST:
@@ -84,13 +84,13 @@ def plan_configurations(
 def _draw(
     dimensions: Mapping[str, Dimension], random: np.random.Generator, point: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Draw each value uniformly, in the logarithm where the range is logarithmic."""
+    """Draw each value uniformly, or log-uniformly if its range is logarithmic."""
     drawn: dict[str, Any] = {}
     for name, item in dimensions.items():
         if isinstance(item, Choices):
             drawn[name] = item.choices[random.integers(len(item.choices))]
             continue
-        low, high = item.low - item.integer / 2, item.high + item.integer / 2  # each whole number as likely
+        low, high = item.low - item.integer / 2, item.high + item.integer / 2  # whole numbers equally likely
         if item.log:
             low, high = math.log(low), math.log(high)
         if point is not None and name in point:

@@ -21,9 +21,9 @@ class Result:
 
     Args:
         values: Metrics in [0, 1] by split: ``test`` and, if computed, ``start``, ``untrained`` and ``validation``. The
-            values of callbacks are under ``measured`` (at the chosen epoch) and ``measured_before`` (before the first).
-        epoch: Chosen epoch.
-        selected_on: Split on which the epoch was chosen.
+            values of callbacks are under ``measured`` (at that epoch) and ``measured_before`` (before training).
+        epoch: Selected epoch.
+        selected_on: Split on which the epoch was selected.
         seconds: Training time of all epochs.
         test_classes: Number of test classes; None if unknown.
         history: Rows of ``history.csv``, one per epoch.
@@ -39,7 +39,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Cell:
-    """One recipe with one seed, or at one configuration, and the path of its run directory, which need not exist."""
+    """One recipe with one seed, or at one configuration, and the path of its run directory, which may not exist yet."""
 
     entry: Entry
     seed: int
@@ -93,7 +93,7 @@ class Cell:
         return self._failed.read_text(encoding="utf-8") if self.state == "failed" else None
 
     def fail(self, sentence: str) -> None:
-        """Write down why the training failed."""
+        """Record why the training failed."""
         write_text(self._failed, " ".join(sentence.split()))
 
     def forget_failure(self) -> None:
@@ -144,9 +144,9 @@ class Comparison:
         flags: Overrides of every recipe, as on the command line.
         baseline: Name or pattern of the recipe that others with the same data are compared with; None takes the first.
         metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed. Only the
-            first is shown of paired configurations.
-        configurations: Values by dotted keys at which all recipes are trained, one seed each; if empty, all seeds are
-            trained with the values of the recipes.
+            first is shown for paired configurations.
+        configurations: Values by dotted keys at which all recipes are trained, one seed each; if empty, the recipes are
+            trained with their own values and all seeds.
     """
 
     path: Path
@@ -159,7 +159,7 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """What the runs of a recipe differ in: ``seed`` or ``configuration``."""
+        """The property in which the runs of a recipe differ: ``seed`` or ``configuration``."""
         return "configuration" if self.configurations else "seed"
 
     @property
@@ -193,11 +193,11 @@ class Comparison:
         self.directory.write(_Settings(recipes, self.seeds, self.flags, *shown))
 
     def recipe_file(self, slug: str) -> Path:
-        """Return the path of the full recipe, as it was when it was added."""
+        """Return the path of the full recipe, as it was when added to the comparison."""
         return self.path / "recipes" / f"{slug}.yaml"
 
     def cell(self, entry: Entry, seed: int) -> Cell:
-        """Return the cell of a recipe and a seed, or the number of a configuration."""
+        """Return the cell of a recipe and a seed; for configurations, the seed is the number of the configuration."""
         run, file = self.path / "runs" / entry.slug / f"{self.unit}-{seed}", self.recipe_file(entry.slug)
         if not self.configurations:
             return Cell(entry, seed, run, file)
@@ -221,7 +221,7 @@ class Comparison:
         return [cell for cell in self.cells() if cell.state == "failed"]
 
     def check_finished(self) -> None:
-        """Raise `UserError`, which names the first failed run, if a run failed."""
+        """Raise `UserError` if a run failed; the message names the first failed run."""
         if failed := self.failed():
             raise UserError(f"{len(failed)} runs failed, the first of them {failed[0]}: {failed[0].failure}")
 

@@ -54,7 +54,7 @@ class Entry:
 
     @property
     def selected_on(self) -> str:
-        """The split on which the epoch is chosen: ``validation`` or ``test``; ``last`` stands for the last epoch."""
+        """The split on which the epoch is selected: ``validation`` or ``test``; ``last`` means the last epoch."""
         return self.recipe["evaluation"]["select_on"]
 
     def with_seed(self, seed: int) -> str:

@@ -61,7 +61,7 @@ def compare(
         workers: Number of processes that train, at least 1; the results do not depend on it.
         baseline: Name or pattern of the recipe that others with the same data are compared with; None takes the first.
         metrics: Metrics to show; if empty, those of ``recall@1``, ``map@r`` and ``ndcg@8`` that are computed.
-        against: Also write ``against-paper.md`` with the papers' figures for the rows that the recipes stand for.
+        against: Also write ``against-paper.md`` with the papers' figures for the table rows that the recipes reproduce.
         dry_run: Check the arguments, but train and write nothing.
         report: Called with a line for each finished run. None logs the lines.
 
@@ -81,7 +81,7 @@ def compare(
         comparison = _with_view(Comparison.read(Path(resume)), baseline, metrics)
     else:
         if paired is None and (space or around):
-            raise UserError("--space and --around say where configurations are drawn: give --paired N, too.")
+            raise UserError("--space and --around are for drawing configurations: give --paired N, too.")
         if paired is not None and seeds is not None:
             raise UserError("--paired trains each configuration with a seed of its own: leave --seeds out.")
         out = Path(out) if out else new_directory("compare")
@@ -158,7 +158,7 @@ def _varied(names: Sequence[str], vary: Sequence[str], out: Path, flags: Sequenc
     if not keys:
         return [*names, *find_names(files)], [*flags]
     if files:
-        raise UserError("--vary is given a key and a file: give one of both.")
+        raise UserError("--vary is given a key and a file: give only one of them.")
     from proxemic.studies.comparison.vary import read_sweeps, write_points  # which import torch
 
     points = write_points(names[0], read_sweeps(keys), out, flags)

@@ -14,9 +14,9 @@ from proxemic.tables import MISSING
 class SeedVariation:
     """Standard deviations of a metric over seeds (root mean square over recipes) and of the recipes' means.
 
-    ``ratio`` compares the standard deviation over seeds with that of another metric: the geometric mean over the ``n``
-    recipes with two seeds or more. ``interval`` is its 95% interval (Student's t of the logarithms); None if the mean
-    standard deviation of either metric may be 0, by its own interval, as the ratio could then be any number.
+    ``ratio`` is the standard deviation over seeds divided by that of another metric: the geometric mean over the ``n``
+    recipes with two seeds or more. ``interval`` is its 95% interval (Student's t of the logarithms). It is None if, by
+    its own interval, the mean standard deviation of either metric may be 0: the ratio could then be any number.
     """
 
     seeds: float

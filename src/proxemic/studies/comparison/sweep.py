@@ -17,7 +17,7 @@ from proxemic.studies.statistics import Estimate
 def plan_sweep(
     recipe: str, sweeps: Sequence[Sweep], seeds: Sequence[int] | None, out: Path, flags: Sequence[str], metric: str
 ) -> tuple[Comparison, dict[Sweep, list[str]]]:
-    """Write a recipe for each point, and plan a comparison of all of them in ``out/comparison``.
+    """Write a recipe for each point, and plan a comparison of these recipes in ``out/comparison``.
 
     Returns the comparison and the names of the recipes by sweep. Everything is checked before anything is written.
     """

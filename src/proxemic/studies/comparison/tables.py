@@ -12,8 +12,8 @@ from proxemic.tables import MISSING, Table
 
 MARKS = {"validation": "", "test": " †", "last": " ‡"}
 FOOTNOTES = {
-    "test": "† the epoch was chosen on the test classes: the values are too good to compare with the others.",
-    "last": "‡ the last epoch was taken, whatever its value.",
+    "test": "† the epoch was selected on the test classes: the values are too good to compare with the others.",
+    "last": "‡ the last epoch was kept, whatever its value.",
 }
 _Results = Mapping[Entry, Mapping[int, Result]]
 
@@ -112,7 +112,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     metrics, baseline = comparison.shown_metrics(entries), comparison.baseline_of(entries)
     names = {entry: f"`{entry.title}`{MARKS[entry.selected_on]}" for entry in entries}
     means = {(entry, metric): mean(results[entry], metric) for entry in entries for metric in metrics}
-    # Results that were chosen on the test classes do not compete for the best.
+    # Epochs that were selected on the test classes do not compete for the best result.
     fair = [entry for entry in entries if entry.selected_on != "test" and results[entry]] or entries
 
     def cell(entry: Entry, metric: str) -> str:
@@ -178,7 +178,7 @@ def _tables(comparison: Comparison, entries: Sequence[Entry], results: _Results)
 
 
 def _paired(comparison: Comparison, entries: Sequence[Entry], results: _Results) -> Iterator[str]:
-    """Tabulate the mean difference of paired configurations, and the effect that as many would find."""
+    """Tabulate the mean difference of paired configurations, and the effect that this many pairs would find."""
     baseline, (metric, *_) = comparison.baseline_of(entries), comparison.shown_metrics(entries)
     rows = []
     for entry in entries:
@@ -191,8 +191,8 @@ def _paired(comparison: Comparison, entries: Sequence[Entry], results: _Results)
     if rows:
         yield (
             f"Difference in {metric} from `{baseline.title}`, paired by configuration: mean ± 95% interval over "
-            "configurations; * if the interval excludes 0. The last column is the smallest mean difference that as "
-            "many pairs find with 80% power:"
+            "configurations; * if the interval excludes 0. The last column is the smallest mean difference that "
+            "this many pairs find with 80% power:"
         )
         columns = ["recipe", "difference", "pairs", "standard deviation", "effect found"]
         yield Table(columns, rows).text("markdown")

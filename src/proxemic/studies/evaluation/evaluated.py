@@ -1,4 +1,4 @@
-"""Evaluate the embeddings of a model or of a file, and parts of them."""
+"""Evaluate the embeddings of a model or of a file, as a whole and in parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ class TargetMetrics:
 
     Args:
         name: The model or file, as the user named it.
-        split: The split, its ``seen`` or ``unseen`` classes, or the first numbers of its embeddings.
-        images: The evaluated rows, with their embeddings.
+        split: The split, its ``seen`` or ``unseen`` classes, or the first dimensions of its embeddings.
+        images: The evaluated images, with their embeddings.
         config: Settings of the evaluation.
         metrics: The metrics.
-        trained_on: Number of these classes that the models were trained on; None if unknown.
+        trained_on: Number of these classes on which the models were trained; None if unknown.
         category: Name of the category whose queries are evaluated.
         open_set: Open-set identification, if requested.
         precision: Precision of the embeddings; None if unknown.
         stopped: Where the model's run stopped; None if it is finished.
-        reranked: Whether neighbours were ranked again by `k_reciprocal_distances`.
+        reranked: Whether neighbours were re-ranked by `k_reciprocal_distances`.
     """
 
     name: str
@@ -67,26 +67,26 @@ class TargetMetrics:
     @property
     def metric(self) -> str:
         """The metric that ranks classes and queries from worst to best."""
-        # A metric of the user has no value per class.
+        # The user's own metrics have no value per class.
         return self.config.metric if self.config.metric in self.metrics.per_query else "map@r"
 
     @property
     def classes(self) -> int:
-        """The number of classes of the rows, or of the queries of a category."""
+        """The number of classes of the images, or of the queries of a category."""
         return self.images.num_classes if self.category is None else self.query_classes
 
     @property
     def query_classes(self) -> int:
-        """The number of classes with an evaluated query, which the metrics are means over."""
+        """The number of classes with an evaluated query, over which metrics are averaged."""
         return len(self.metrics.labels[self.metrics.evaluated].unique())
 
     def rerank(self) -> "TargetMetrics":
-        """Evaluate the rows again with the first neighbours of each query re-ranked."""
+        """Evaluate again with the first neighbours of each query re-ranked."""
         metrics = evaluate_embeddings(self.embeddings, self.images, self.config, rerank=True)
         return replace(self, metrics=metrics, open_set=None, reranked=True)
 
     def parts(self, trained: Sequence[int]) -> list["TargetMetrics"]:
-        """Evaluate the unseen and the seen classes, if there are both; each part is searched in itself."""
+        """Evaluate the unseen and the seen classes, if there are both; each part is its own gallery."""
         parts, is_query = list[TargetMetrics](), self.images.is_query
         is_seen = torch.isin(self.images.labels, torch.tensor(trained, dtype=torch.int64))
         for split, chosen in (("unseen", ~is_seen), ("seen", is_seen)):
@@ -104,11 +104,11 @@ class TargetMetrics:
         return [replace(self, metrics=part, category=names[group], trained_on=None) for group, part in parts.items()]
 
     def prefixes(self, dims: Sequence[int]) -> list["TargetMetrics"]:
-        """Evaluate the first ``dim`` numbers of the embeddings, for each of ``dims``."""
+        """Evaluate the first ``dim`` dimensions of the embeddings, for each of ``dims``."""
         rows, size, parts = self.images.rows, self.embeddings.shape[1], list[TargetMetrics]()
         for dim in sorted({*dims}):
             if not 1 <= dim <= size:
-                raise UserError(f"--dims has {dim}, but the embeddings of {self.name} have {size} numbers.")
+                raise UserError(f"--dims has {dim}, but the embeddings of {self.name} have {size} dimensions.")
             first = replace(rows, embeddings=self.embeddings[:, :dim].contiguous())
             parts.append(self._part(f"first {dim}", replace(self.images, rows=first)))
         return parts
@@ -120,7 +120,7 @@ class TargetMetrics:
 def evaluate_rows(
     name: Path | str, split: str, images: ImageSet, config: EvaluationConfig, *, rerank: bool = False
 ) -> TargetMetrics:
-    """Evaluate rows with embeddings by their labels."""
+    """Evaluate embeddings by their labels."""
     assert images.rows.embeddings is not None
     metrics = evaluate_embeddings(images.rows.embeddings, images, config, rerank=rerank)
     return TargetMetrics(str(name), split, images, config, metrics, reranked=rerank)

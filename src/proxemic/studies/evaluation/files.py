@@ -1,4 +1,4 @@
-"""Read files of embeddings to evaluate, alone, against a gallery, or two on the same rows."""
+"""Read files of embeddings to evaluate: one, one with a gallery, or two of the same items."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -41,7 +41,7 @@ def embed_models(
 
 
 def trained_labels(paths: Sequence[Path], images: ImageSet) -> list[int] | None:
-    """Return the labels of classes that a model was trained on, by name; None if those of a model are unknown."""
+    """Return the labels of the classes on which a model was trained, by name; None if these are unknown."""
     classes = [RunDirectory.of_model(path).read_classes() for path in paths]
     if None in classes:
         return None
@@ -50,7 +50,7 @@ def trained_labels(paths: Sequence[Path], images: ImageSet) -> list[int] | None:
 
 
 def check_made_by(path: Path, model: EmbeddingModel, images: ImageSet, report: Callable[[str], object]) -> None:
-    """Warn if the vectors come from another model than the vectors that the head was trained on."""
+    """Warn if the vectors come from another model than the vectors on which the head was trained."""
     made_by, known = images.pixels.made_by if isinstance(images.pixels, Vectors) else None, model.config.input_model
     if made_by is not None and known is not None and made_by != known:
         report(
@@ -77,7 +77,7 @@ def choose_images(
     if run is not None:
         run.check_run()
     if "evaluation.precision" not in overrides and "precision" not in (overrides.get("evaluation") or ()):
-        # Not the precision of the first run's recipe, which would differ between two models.
+        # Not the precision of the first run's recipe, which may differ from the second run's.
         overrides = _added(overrides, "evaluation.precision", "32-true")
     data_keys = [key for key in overrides if key.startswith("data")]
     if (query is None) != (gallery is None):
@@ -91,7 +91,7 @@ def choose_images(
     if query is not None and gallery is not None:
         given = [*data_keys, *(["split"] if split else []), *(["new-images"] if new_images == "join" else [])]
         if given:
-            raise UserError(f"--{given[0]} has no meaning beside --query and --gallery.")
+            raise UserError(f"--{given[0]} has no meaning with --query and --gallery.")
         # The data of a recipe is not used, but without a recipe there must be some.
         request = read_evaluation(recipe, overrides if recipe else _added(overrides, "data.root", str(query)))
         if _take_vectors(paths, (query, gallery)):

@@ -55,7 +55,7 @@ class OpenSet:
 
 
 def identify_open_set(name: str, results: RetrievalResults, seed: int) -> OpenSet:
-    """Divide rows by `divide_open_set`, and identify the queries in the gallery."""
+    """Divide the embeddings by `divide_open_set`, and identify the queries in the gallery."""
     x, labels, sequences = results.embeddings, results.labels, results.sequences
     if len(labels[labels >= 0].unique()) < 2:
         raise UserError(f"--open-set leaves classes out of the gallery, but {name} has less than two: give more.")
@@ -79,12 +79,12 @@ def identify_open_set(name: str, results: RetrievalResults, seed: int) -> OpenSe
 
 
 def divide_open_set(results: RetrievalResults, seed: int) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
-    """Divide rows into a gallery and queries, and return a mask of each.
+    """Divide embeddings into a gallery and queries, and return a mask of each.
 
-    All rows of half of the classes (rounded down) are queries, which the gallery lacks. Half of the rows of every other
-    class (rounded down, at least one) form the gallery, and the rest are queries. If the rows already have a gallery
-    and queries, these are kept, and half of the classes are removed from the gallery, unless it lacks classes of
-    queries already.
+    The gallery lacks half of the classes (rounded down); all of their embeddings are queries. Half of the embeddings of
+    every other class (rounded down, at least one) form the gallery, and the rest are queries. If there are a gallery
+    and queries already, these are kept, and half of the classes are removed from the gallery, unless it already lacks
+    classes of queries.
     """
     labels = results.labels
     generator = torch.Generator().manual_seed(seed)

@@ -33,7 +33,7 @@ _NO_DIFFERENCE = PairedDifference(math.nan, math.nan, math.nan, math.nan)
 class MetricTable:
     """The metrics of one model with intervals, or of two models on the same queries with differences, by name.
 
-    ``chance`` holds the values of a random order; with None, tables for people have no such column.
+    ``chance`` contains the expected values of a random ranking; with None, tables for people have no such column.
     """
 
     values: Sequence[Mapping[str, float]]
@@ -139,7 +139,7 @@ class Evaluation:
         table: Metrics, intervals and differences.
         parts: Evaluations of the unseen classes and of the training classes by themselves, if there are both.
         categories: Evaluations of the queries of each category.
-        prefixes: Evaluations of the first numbers of the embeddings.
+        prefixes: Evaluations of the first dimensions of the embeddings.
         open_set: Open-set identification, if requested.
     """
 
@@ -163,8 +163,8 @@ class Evaluation:
     ) -> "Evaluation":
         """Compute intervals or differences by the bootstrap; 0 resamples compute neither.
 
-        Add evaluations of the classes that a model was trained on and of the others, of the queries of each category,
-        and of the first numbers of the embeddings.
+        Also evaluate the classes on which a model was trained and the others, the queries of each category, and the
+        first dimensions of the embeddings.
         """
 
         def pairs(sections: Iterable[Sequence[TargetMetrics]]) -> tuple[Evaluation, ...]:
@@ -294,7 +294,7 @@ class Evaluation:
         ]
         models = ("",) if len(self.targets) == 1 else ("A ", "B ")
         header = ["numbers", *(f"{model}{name}" for model in models for name in names)]
-        return Table(header, rows, "By the first numbers of the embeddings only, in percent")
+        return Table(header, rows, "By the first dimensions of the embeddings only, in percent")
 
     def _content(self) -> dict[str, Any]:
         """Return the content for JSON: the metrics of one model, or of two with their differences."""
@@ -341,7 +341,7 @@ class Evaluation:
             have = "has" if left_out == 1 else "have"
             notes.append(f"{counted(left_out, 'query', 'queries')} {have} nothing of the class to find: left out.")
         if self.differences and "nmi" in target.metrics:
-            notes.append("Clustering has no values per query to test; compare its intervals model by model.")
+            notes.append("Clustering has no value per query to test: compare the intervals of the two models.")
         return notes
 
 

@@ -1,4 +1,4 @@
-"""The reality check: every loss is tuned alike by cross-validation, then evaluated on unseen classes, many times.
+"""The reality check: tune every loss with the same budget, then evaluate each repeatedly on unseen classes.
 
 Musgrave, Belongie, Lim, "A Metric Learning Reality Check", ECCV 2020, as in the warping paper (appendix D, Tables VI to
 VIII).

@@ -58,7 +58,7 @@ def plan_folds(base: Mapping[str, Any], name: str, check: RealityCheck) -> dict[
 
 
 class CrossValidation:
-    """Train the folds of a full recipe and the model on all training classes, with any flags, in a folder."""
+    """Train, in a folder and with any flags, the folds of a full recipe and the model on all training classes."""
 
     def __init__(self, out: Path, base: str, check: RealityCheck, workers: Workers) -> None:
         self.out, self.workers, self.check = out, workers, check
@@ -80,7 +80,7 @@ class CrossValidation:
 
     @property
     def first_epochs(self) -> int:
-        """The maximal number of epochs of the first or only phase."""
+        """The largest number of epochs of the first or only phase."""
         return self.base["training"]["epochs"] - (self.base["second_phase"] or {"epochs": 0})["epochs"]
 
     def repeat(self, number: int, flags: Sequence[str]) -> Results:
@@ -114,7 +114,7 @@ class CrossValidation:
             first = [result["phases"][0]["epochs"] if "phases" in result else self.first_epochs for result in folds]
             second = _rounded_up(max(0, result["epoch"] - n) for result, n in zip(folds, first, strict=True))
             length = ["--second_phase.epochs", str(second)]
-            if not second:  # the folds were best before the second phase: leave it out, and its values
+            if not second:  # the folds were best before the second phase: leave out that phase and its values
                 values = read_flags(flags)
                 flags = as_flags({key: value for key, value in values.items() if not key.startswith("second_phase")})
                 length = ["--second_phase", "null"]
@@ -155,8 +155,8 @@ def _rounded_up(epochs: Iterable[int]) -> int:
 def concatenated(runs: Sequence[Path]) -> Results:
     """Evaluate the concatenated embeddings of several runs on the test classes, which the runs share.
 
-    The embeddings of each run are scaled to unit length, and also left as they are if the network does not normalise
-    them.
+    The embeddings of each run are scaled to unit length; if the network does not normalise them, they are also
+    evaluated unscaled.
     """
     recipe = read_recipe(runs[0] / "recipe.yaml", own_code=True).recipe
     test = recipe.load().test_images

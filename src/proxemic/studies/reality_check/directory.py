@@ -49,5 +49,5 @@ def recipe_file(out: Path, name: str = "base") -> Path:
 
 
 def all_training_classes(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data without validation classes, which the folds take from the training classes."""
+    """Return the data settings without validation classes, since the folds take these from the training classes."""
     return {**data, "init_args": {**data.get("init_args", {}), "validation_fraction": 0.0}}

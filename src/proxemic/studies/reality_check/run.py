@@ -41,7 +41,7 @@ class RealityCheckResult:
         out: Directory of the check, with ``results.csv`` and ``table.md``.
         rows: Value of each metric in each repetition.
         table: Markdown table with one row per recipe.
-        against_paper: Markdown with the papers' figures beside ours, if requested.
+        against_paper: Markdown with the papers' figures next to ours, if requested.
     """
 
     out: Path
@@ -79,14 +79,14 @@ def reality_check(
         trials: Number of Bayesian trials per loss, at least 1; each trains all folds, in both phases of the recipe.
         repeats: Number of seeds for the best hyper-parameters, at least 1; an interval needs 2.
         folds: Number of class-disjoint parts of the training classes, at least 2.
-        embedding_size: Embedding size of each fold's model; the complete model has ``folds`` times as much.
+        embedding_size: Embedding size of each fold's model; that of the complete model is ``folds`` times as large.
         metric: Metric to maximise: its mean over the folds, each at its best epoch.
-        seed: Seed of the search and of the folds.
+        seed: Seed of the tuning and of the folds.
         spaces: Names of search spaces of the package, or YAML files: one for all recipes, or one for each; by default
             the spaces of the losses.
         workers: Number of training processes.
         resume: Continue the check in this directory with its own settings.
-        against: Also write ``against-paper.md`` with the papers' figures beside ours.
+        against: Also write ``against-paper.md`` with the papers' figures next to ours.
         dry_run: Check the arguments and report what is finished, but train and write nothing.
         report: Called with lines of progress; None logs them.
 

@@ -1,4 +1,4 @@
-"""Format the results of a reality check as rows, as Markdown, and beside the papers' Tables VI to VIII."""
+"""Format the results of a reality check as rows, as Markdown, and next to the papers' Tables VI to VIII."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from proxemic.studies.statistics import format_estimate, t_interval
 from proxemic.tables import Table
 
 KINDS = ("separated", "concatenated", "concatenated unnormalized", "complete")
-"""Kinds of embeddings: the mean over the folds' models, their embeddings side by side, and one model of all classes.
+"""Kinds of embeddings: the folds' models alone (averaged), their concatenation, and one model of all classes.
 
-The concatenated embeddings have unit length in each part. Where the network does not normalise, they are also evaluated
-unnormalized.
+Each part of the concatenated embeddings has unit length. If the network does not normalise its embeddings, they are
+also evaluated unnormalized.
 """
 METRICS = {"map@r": "MAP@R", "r_precision": "RP", "recall@1": "P@1"}
 
@@ -71,7 +71,7 @@ def cell(repeats: Repeats, kind: str, metric: str) -> str:
 def reality_against_paper(
     check: RealityCheck, recipes: Mapping[str, Mapping[str, Any]], results: Mapping[str, Repeats]
 ) -> str:
-    """Write Markdown with the results of a check, by recipe, beside the papers' tables."""
+    """Write Markdown with the results of a check, by recipe, next to the papers' tables."""
 
     def ours(title: str, row: PublishedRow, figure: PublishedFigure) -> tuple[str, str]:
         value = cell(results[title], figure.variant, SAME.get(figure.metric, figure.metric))

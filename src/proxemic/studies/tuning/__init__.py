@@ -1,8 +1,7 @@
-"""Search for a recipe's hyper-parameters on classes held out from training.
+"""Tune a recipe's hyper-parameters on classes held out from training.
 
 `tune` varies a recipe within a search space (`spaces`). Each trial is a training run (`search`). Processes, also on
-several machines, share the trials through an Optuna study (`study`). `curves` estimates what a shorter search would
-have found.
+several machines, share the trials through an Optuna study (`study`). `curves` estimates the result of fewer trials.
 """
 
 from proxemic.studies.tuning.curves import SearchCurve, draw_search_curves, search_curve

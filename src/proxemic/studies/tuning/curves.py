@@ -1,4 +1,4 @@
-"""Estimate the expected best of n trials of a search, and plot several searches together."""
+"""Estimate the expected best of n trials of a study, and plot several studies together."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -39,10 +39,10 @@ def expected_best(
 
 @dataclass(frozen=True)
 class SearchCurve:
-    """The best value of a search against its number of trials.
+    """The best value of a study by its number of trials.
 
     Args:
-        name: Name of the search in the plot.
+        name: Name of the study in the plot.
         full_runs: Cost of n trials of average length, in complete trainings of the recipe.
         found: Best value of the first n trials.
         expected: Expected best of n trials drawn from all trials with replacement.
@@ -66,7 +66,7 @@ class SearchCurve:
 
 
 def search_curve(directory: str | Path, name: str | None = None) -> SearchCurve:
-    """Compute the curve of the search in a directory; `UserError` if it has no finished trial."""
+    """Compute the curve of the study in a directory; `UserError` if the study has no finished trial."""
     folder = tuning_directory(Path(directory))
     options, rows = folder.read(), read_trials(folder.path / "trials.csv")
     base: Mapping[str, Any] = yaml.safe_load((folder.path / "base.yaml").read_text(encoding="utf-8"))
@@ -74,16 +74,16 @@ def search_curve(directory: str | Path, name: str | None = None) -> SearchCurve:
 
 
 def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, before: int = 0) -> SearchCurve:
-    """Compute the curve of a search.
+    """Compute the curve of a study.
 
     A pruned trial counts with its last value, a failed trial with 0. ``expected`` assumes independent draws from the
-    trials of this search. A sampler learns from earlier trials instead, so that ``expected`` is too high for few trials
-    and too low for many; ``found`` follows the actual order.
+    trials of this study. A sampler learns from earlier trials instead, so ``expected`` is too high for few trials and
+    too low for many; ``found`` follows the actual order.
 
     Args:
         rows: Rows of ``trials.csv``.
         epochs: Epochs of a complete training of the recipe.
-        name: Name of the search in the plot.
+        name: Name of the study in the plot.
         before: Epochs that were spent before these trials.
     """
     spent = np.array([max(1, int(row["epochs"])) for row in rows])
@@ -96,14 +96,14 @@ def curve_of_trials(rows: Sequence[Mapping[str, str]], epochs: int, name: str, b
 
 
 def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -> list[Path]:
-    """Write ``STEM.png``, ``STEM.svg`` and ``STEM.csv`` with the curves of searches, and return the paths."""
+    """Write ``STEM.png``, ``STEM.svg`` and ``STEM.csv`` with the curves of studies, and return the paths."""
     figure = new_figure(9, 5.5)
     axes = figure.subplots()
     for place, curve in enumerate(curves):
         color, style = class_colour(place), DASHES[place // 10 % len(DASHES)]
         axes.plot(curve.full_runs, 100 * curve.expected, style, color=color, label=curve.name, linewidth=1.4)
         axes.fill_between(curve.full_runs, 100 * curve.low, 100 * curve.high, color=color, alpha=0.08, linewidth=0)
-    axes.set_xlabel("cost of the search, in complete trainings")
+    axes.set_xlabel("cost of tuning, in complete trainings")
     axes.set_ylabel(f"expected best {metric} on validation classes, percent")
     axes.grid(color="#dddddd", linewidth=0.6)
     figure.legend(loc="outside right upper", fontsize=8)
@@ -111,8 +111,8 @@ def draw_search_curves(curves: Sequence[SearchCurve], stem: Path, metric: str) -
 
 
 def read_trials(file: Path) -> list[dict[str, str]]:
-    """Read the rows of a search's ``trials.csv``."""
+    """Read the rows of a study's ``trials.csv``."""
     if not file.exists():
-        raise UserError(f"{file.parent} holds no finished trial: continue the search first.")
+        raise UserError(f"{file.parent} holds no finished trial: continue tuning first.")
     with file.open(newline="", encoding="utf-8") as opened:
         return list(csv.DictReader(opened))

@@ -1,4 +1,4 @@
-"""The directory of a search for hyper-parameters."""
+"""The directory of a study that tunes hyper-parameters."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,5 +28,5 @@ class TuningOptions:
 
 
 def tuning_directory(path: Path) -> StudyDirectory[TuningOptions]:
-    """Return the directory of a search; its ``base.yaml`` is the full recipe to vary."""
-    return StudyDirectory(path, "tuning.json", "search", "tune", TuningOptions)
+    """Return the directory of a study; its ``base.yaml`` is the full recipe to vary."""
+    return StudyDirectory(path, "tuning.json", "study", "tune", TuningOptions)

@@ -1,4 +1,4 @@
-"""Plot the importance of the hyper-parameters of a search, and the value of each trial over each parameter."""
+"""Plot the importance of the tuned hyper-parameters, and the value of each trial over each parameter."""
 
 import warnings
 from collections.abc import Mapping, Sequence

@@ -41,10 +41,10 @@ with optional_dependency("train"):
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search.
+    """The result of tuning.
 
     Args:
-        out: Directory of the search, with ``trials.csv`` and plots.
+        out: Directory of the study, with ``trials.csv`` and plots.
         best_recipe: YAML file of the best recipe, ready to be trained.
         value: Validation metric of the best trial at its best epoch; as the best of many, it is biased upwards.
         parameters: Parameters of the best trial, by key of the recipe.
@@ -78,35 +78,35 @@ def tune(
     resume: str | Path | None = None,
     report: Callable[[str], object] | None = None,
 ) -> TuningResult:
-    """Search for the hyper-parameters with the largest metric on validation classes; test classes are never evaluated.
+    """Tune hyper-parameters for the largest metric on validation classes; test classes are never evaluated.
 
     Calls with the same ``out``, or the same ``storage`` and ``study``, share the trials, also between processes and
     machines. Each call returns when all trials are done.
 
     Args:
         recipe: Recipe to vary: a name, a YAML file or a `proxemic.training.Recipe`.
-        out: Directory of the search: a new one, or the directory of the same search to continue it; None creates one
+        out: Directory of the study: a new one, or that of the same study, which is then continued; None creates one
             under ``runs``.
-        overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not searched.
+        overrides: Values of the recipe by dotted keys, such as ``{"training.epochs": 20}``; these are not tuned.
         metric: Metric to maximise; None takes the recipe's ``evaluation.metric``.
         space: Name of a search space of the package, or a YAML file; None takes the space of the recipe's loss.
         around: Recipe whose values are the centres of ranges that a space gives as a factor; None takes ``recipe``.
-            Searches of several losses with the same ``around`` have the same ranges.
+            Several losses tuned with the same ``around`` have the same ranges.
         trials: Number of trials of all processes together; None takes 50, or all points of a grid.
         budget: Instead of ``trials``: total epochs of all trials, as a multiple of the recipe's epochs. A budget of 24
             pays for 24 complete trials, or for more if some are pruned. Trials start until it is spent.
-        first: Recipes (names or files) whose values, clipped to the ranges of the space, the trials after the first one
-            take, such as the best values of similar losses. The first trial takes the values of ``recipe``.
-        sampler: ``tpe``, ``random`` or ``grid``.
+        first: Recipes (names or files), such as the best ones of similar losses. The first trial takes the values of
+            ``recipe``; the next trials take the values of these recipes, clipped to the ranges of the space.
+        sampler: ``tpe``, ``random`` (random search) or ``grid`` (grid search).
         pruner: ``median`` stops a trial that is worse at an epoch than the median of the other trials.
         storage: Optuna storage URL of a database; None keeps the study in ``out``.
         study: Name of the study in the storage; None takes the name of ``out``.
         workers: Number of processes to start on this machine.
-        seed: Seed of the sampler, which makes a search in one process repeatable; trainings use the recipe's seed.
-        resume: Continue the search in this directory, or read the result of a finished one. All other arguments are
-            then read from there, except ``workers`` and a ``storage`` with a password, which is not written to disk.
-        report: Called with one line per trial in every worker process, so that it must be picklable if ``workers`` is 2
-            or more; None logs the lines.
+        seed: Seed of the sampler, which makes tuning in one process repeatable; trainings use the recipe's seed.
+        resume: Continue the study in this directory, or read the result of a finished one. All other arguments are then
+            read from there, except ``workers`` and a ``storage`` with a password, which is not written to disk.
+        report: Called with one line per trial, in every worker process; it must therefore be picklable if ``workers``
+            is 2 or more. None logs the lines.
 
     Raises:
         UserError: If the recipe, the space, the storage or the directory is refused, or if every trial fails;
@@ -118,7 +118,7 @@ def tune(
     check_range("workers", workers, "[1, inf)")
     if resume is not None:
         if others := given - {"resume", "workers", "storage", "report"}:
-            raise UserError(f"resume takes all settings from the search that it continues: leave out {min(others)}.")
+            raise UserError(f"resume takes all settings from the study that it continues: leave out {min(others)}.")
         return _run(Path(resume), workers, storage, report)
     if recipe is None:
         raise UserError("--recipe is missing: name one that proxemic recipes list prints, or give a YAML file.")
@@ -140,7 +140,7 @@ def tune(
         select_on = read.recipe.evaluation.select_on
         if select_on != "validation":
             raise UserError(
-                f"evaluation.select_on is {select_on}, but a search must not see the test classes: set "
+                f"evaluation.select_on is {select_on}, but tuning must not see the test classes: set "
                 "--evaluation.select_on validation, and data.validation_fraction above 0."
             )
         content, pinned = plan_space(file, flags, space, around=None if around is None else content_of(around))
@@ -168,14 +168,14 @@ def tune(
         open_storage(storage)
     directory.begin(options, {out / "base.yaml": read.yaml})
     if pinned:
-        report(f"Not searched, because flags set {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
+        report(f"Not tuned, because flags set {'it' if len(pinned) == 1 else 'them'}: {', '.join(pinned)}.")
     return _run(out, workers, storage, report)
 
 
 def plan_space(
     file: Path, flags: Sequence[str], space: str | None, *, around: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the content of a search space for a recipe with flags, and the keys that are not searched due to flags.
+    """Return the content of a search space for a recipe with flags, and the keys that flags exclude from tuning.
 
     Factors are replaced by ranges around the values of the full recipe ``around``; None takes the recipe itself.
     `UserError` if the space does not fit the recipe.
@@ -212,7 +212,7 @@ def recipe_file(recipe: Recipe | str | Path) -> Iterator[Path]:
 
 
 def _run(out: Path, workers: int, storage: str | None, report: Callable[[str], object]) -> TuningResult:
-    """Make the missing trials of the search in a directory."""
+    """Run the missing trials of the study in a directory."""
     directory = tuning_directory(out)
     options = directory.read()
     kept = options.storage
@@ -220,7 +220,7 @@ def _run(out: Path, workers: int, storage: str | None, report: Callable[[str], o
         raise UserError(f"{out / directory.file} does not keep the password of {kept}: give --storage again.")
     if storage is not None and without_password(storage) != kept:
         begun = kept or "in its own folder"
-        raise UserError(f"--storage differs from the storage of the search in {out}, {begun}: give the same, or none.")
+        raise UserError(f"--storage differs from the storage of the study in {out}, {begun}: give the same, or none.")
     search = Search(out, out / "base.yaml", options, report, storage=storage or kept)
     with directory.at_work(alone=False), cpu_threads(RUN_THREADS), storage_errors(search.storage):
         if workers > 1:
@@ -232,7 +232,7 @@ def _run(out: Path, workers: int, storage: str | None, report: Callable[[str], o
 
 
 def _join(out: Path, storage: str, report: Callable[[str], object]) -> None:
-    """Work on a search in a worker process."""
+    """Run trials of a study in a worker process."""
     search = Search(out, out / "base.yaml", tuning_directory(out).read(), report, storage=storage)
     with storage_errors(storage):
         search.run()

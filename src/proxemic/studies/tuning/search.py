@@ -1,4 +1,4 @@
-"""Make the trials of a search in a directory, write its files and report progress."""
+"""Run the trials of a study in a directory, write its files and report progress."""
 
 import hashlib
 import json
@@ -43,10 +43,10 @@ with optional_dependency("train"):
 
 
 class Search:
-    """One process of the search in the directory ``out``, which varies the full recipe ``base``.
+    """One process of the study in the directory ``out``, which tunes the full recipe ``base``.
 
-    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. ``where`` is the file
-    with the options, for messages; None takes ``tuning.json``.
+    ``objective`` gets a trial whose parameters are values of the recipe; None trains one run. In messages, ``where`` is
+    the file with the options; None takes ``tuning.json``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Search:
 
     @cached_property
     def space(self) -> dict[str, Dimension]:
-        """The searched dimensions by key of the recipe."""
+        """The dimensions of the search space by key of the recipe."""
         return read_space(self.options.space, self.where)
 
     def open(self) -> tuple[optuna.Study, bool]:
@@ -88,7 +88,7 @@ class Search:
             return open_study(self.storage, options.study, settings, first), is_new
 
     def run(self, *, seed: int | None = None, alone: bool = False) -> tuple[FinishedTrial, list[FinishedTrial]]:
-        """Make trials until all are finished; return the best and all of them.
+        """Run trials until all are finished; return the best trial and all trials.
 
         ``seed`` is that of the sampler of a new study; the sampler of any other process draws one.
         """
@@ -166,7 +166,7 @@ class Search:
         return result["validation"][self.metric]
 
     def write(self, finished: Sequence[FinishedTrial]) -> FinishedTrial | None:
-        """Write the trials and the best recipe, delete the weights of all other trials, and return the best one."""
+        """Write the trials and the best recipe, delete the weights of all other trials, and return the best trial."""
         names = list(self.space)
         header = ["trial", "state", "value", "epochs", "seconds", *names, "failure"]
         rows = [
@@ -193,7 +193,7 @@ class Search:
 
 
 def local_storage(out: Path) -> str:
-    """Return the default URL of the study, a file in the directory of the search."""
+    """Return the default URL of the study, a file in its directory."""
     return f"sqlite:///{(out / 'study.db').resolve()}"
 
 
@@ -204,7 +204,7 @@ def drop_weights(trial: Path) -> None:
 
 
 def recipe_fingerprint(base: Mapping[str, Any]) -> str:
-    """Hash a recipe without the keys that may differ between the machines of a search."""
+    """Hash a recipe without the keys that may differ between the machines of a study."""
     content = json.loads(json.dumps(base))
     content.pop("published", None)
     content["data"].get("init_args", {}).pop("root", None)

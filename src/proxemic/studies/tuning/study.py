@@ -1,4 +1,4 @@
-"""Make the trials of an Optuna study, in one process or in several that share its storage."""
+"""Run the trials of an Optuna study, in one process or in several that share its storage."""
 
 import contextlib
 import functools
@@ -39,11 +39,11 @@ with warnings.catch_warnings():
 
 
 class TrialFailed(Exception):
-    """Raised by an objective if the parameters do not work; the trial fails and the search continues."""
+    """Raised by an objective if the parameters do not work; the trial fails and the study continues."""
 
 
 class _Surplus(Exception):
-    """Raised in a trial that began although the others are as many as asked for."""
+    """Raised in a trial that began although the requested number of trials was reached."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ def spent(trials: Sequence[FinishedTrial]) -> int:
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """How the trials of a study are made; the same for all processes that share the study.
+    """How the trials of a study are run; the same for all processes that share the study.
 
     Args:
         trials: Number of trials of all processes.
         budget: Instead of ``trials``: start no trial once all trials together have made this many steps.
-        sampler: How parameters are chosen. The first quarter of the trials of ``tpe`` (3 to 10) are random.
+        sampler: How parameters are drawn. The first quarter of the trials of ``tpe`` (3 to 10) are random.
         pruner: Rule that stops a trial early, based on the values that it reports.
         steps: Number of steps of a trial that is not pruned.
     """
@@ -164,14 +164,14 @@ def run_trials(
 ) -> None:
     """Maximise an objective; calls for the same study share the trials, and return when all of them are finished.
 
-    `TrialFailed` and `ValueError` of the objective fail the trial; any other exception ends the search in this process.
+    `TrialFailed` and `ValueError` of the objective fail the trial; any other exception ends the study in this process.
     A trial that was interrupted, also by a kill of its process, is repeated with the same number and parameters.
 
     Args:
         study: A study that `open_study` returns.
         objective: Function that returns the value of a trial.
-        space: Searched dimensions by name; choices that are lists or mappings are JSON text.
-        options: How many trials are made, and how.
+        space: Dimensions of the search space by name; choices that are lists or mappings are JSON text.
+        options: How many trials are run, and how.
         seed: Seed of the sampler of a new study; None, or a study with finished trials, draws one.
         alone: No other process works on the study, so that its running trials belong to a killed process.
         on_trial: Called with each trial that this process finished.
@@ -264,7 +264,7 @@ def _evaluate(
         trial.set_user_attr(ENDED, "pruned" if is_pruned else "failed")
         trial.set_user_attr(FAILURE, "" if is_pruned else " ".join(str(error).split()))
         raise optuna.TrialPruned from error  # rather than failed: samplers ignore failed trials
-    except BaseException:  # the disk is full, or the user stops the search: repeat the trial
+    except BaseException:  # the disk is full, or the user stops the study: repeat the trial
         if frozen().state == TrialState.RUNNING:
             RETRY(study, frozen())
         raise

@@ -40,7 +40,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"low": 2, "high": 1}, "low is 2 and high is 1: swap them"),
     ({"low": 0, "high": 1, "log": True}, "log needs a low above 0"),
     ({"low": 0, "high": "big"}, "high is 'big', but must be a number"),
-    ({"low": 1, "hgih": 2}, "no key hgih beside low; allowed are high, log"),
+    ({"low": 1, "hgih": 2}, "no key hgih for low; allowed are high, log"),
     ({"factor": 0}, "division"),
     ({"factor": [0, 2]}, "must be above 0"),
     ({"factor": [2, 1]}, "swap them"),
@@ -65,7 +65,7 @@ def test_names_of_spaces(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a readable YAML file"):
         load_space(str(tmp_path / "mine.yaml"))
     (tmp_path / "mine.yaml").write_text("- search: {}\n")
-    with pytest.raises(UserError, match="holds no search space: map keys to ranges"):
+    with pytest.raises(UserError, match="is not a search space: map keys to ranges"):
         load_space(str(tmp_path / "mine.yaml"))
     with pytest.raises(UserError, match=r"no search space for the loss mine.ProxyAnchorLoss: give one with --space"):
         default_space({"loss": {"class_path": "mine.ProxyAnchorLoss"}})

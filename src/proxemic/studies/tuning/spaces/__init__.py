@@ -1,4 +1,4 @@
-"""Search spaces: the hyper-parameters that a search varies, and their bounds.
+"""Search spaces: the hyper-parameters that tuning varies, and their bounds.
 
 A space is a YAML file that maps keys of a recipe to ranges, factors or choices. The package's own spaces are the files
 in this folder, one per loss or part of a loss.
@@ -110,8 +110,8 @@ class Range:
 class Factor(Range):
     """A range of factors, so that one space fits networks of any size.
 
-    They multiply the recipe's own value; those of a key of the second phase multiply the value that the same trial has
-    in the first phase.
+    A factor multiplies the recipe's own value. For a key of the second phase, it multiplies the value that the same
+    trial has in the first phase.
     """
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ def read_dimension(content: Any, where: str) -> Dimension:
     if kind is None:
         raise UserError(f"{where} is {content!r}, but must give low and high, or factor, or choices.")
     if unknown := [key for key in given if key not in (kind, *kinds[kind])]:
-        raise UserError(f"{where}: there is no key {unknown[0]} beside {kind}; allowed are {', '.join(kinds[kind])}.")
+        raise UserError(f"{where}: there is no key {unknown[0]} for {kind}; allowed are {', '.join(kinds[kind])}.")
     try:
         if kind == "choices":
             return Choices(tuple(map(_as_choice, given[kind])))
@@ -225,15 +225,15 @@ def load_space(name: str) -> dict[str, Any]:
         raise UserError(f"There is no search space {name!r}{meant}: give one of {', '.join(known)}, or a YAML file.")
     content = read_yaml(path)
     if not isinstance(content, dict) or not content:
-        raise UserError(f"{path} holds no search space: map keys to ranges, as optim.lr: {{factor: 10, log: true}}.")
+        raise UserError(f"{path} is not a search space: map keys to ranges, as optim.lr: {{factor: 10, log: true}}.")
     return content
 
 
 def default_space(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return the package's space for the loss of a recipe and its components.
 
-    If the recipe has a second phase, that is the loss's space for two phases. A loss without one has the learning rates
-    of the second phase in addition, as factors of those of the first.
+    If the recipe has a second phase, the space is the loss's space for two phases. If the loss has no such space, the
+    learning rates of the second phase are added to its space, as factors of those of the first phase.
     """
     arguments = recipe["loss"].get("init_args") or {}
     parts = [arguments.get("loss"), arguments.get("miner"), *(arguments.get("regularizers") or [])[-1:]]
@@ -276,7 +276,7 @@ def pin(space: Mapping[str, Any], given: Collection[str]) -> tuple[dict[str, Any
 
 
 def recipe_point(recipe: Mapping[str, Any], space: Mapping[str, Dimension]) -> dict[str, Any]:
-    """Return a recipe's values of the searched keys as the parameters of a trial, clipped to their ranges.
+    """Return a recipe's values of the tuned keys as the parameters of a trial, clipped to their ranges.
 
     >>> recipe_point({"optim": {"lr": 0.5}, "second_phase": {}}, read_space({"optim.lr": {"low": 0, "high": 0.1}}, ""))
     {'optim.lr': 0.1}
