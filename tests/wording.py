@@ -33,7 +33,20 @@ WORDS = {
     r"siblings?|plays? the unknown|verdict|doubts?": "similar classes; is used as unknown; summary; suspected label",
     r"streams over|steps? the rows": "works in chunks of; updates only the sampled proxies",
 }
+# Refused in the source of these packages, too, as phrases that are not code.
+SOURCES = ("analyze", "report", "retrieval", "serve")
+SOURCE_WORDS = {
+    r"(?:an?|the|no|other|all|two|of) pictures?": "image; photo in messages of commands for photos",
+    r"joined batch": "global batch",
+    r"own prox(?:y|ies)": "target proxy",
+    r"chosen epoch|epoch (?:was|is) chosen": "selected epoch",
+    r"beside (?:it|its|the|an?|each|id)": "next to, compared with",
+    r"(?:numbers of|first numbers of) (?:an?|each|the) (?:embedding|vector)": "dimensions",
+    r"share of (?:the )?(?:classes|embeddings|images|pairs|queries|samples)": "fraction",
+    r"opens? without a network(?! connection)": "works offline",
+}
 ANY = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b", re.IGNORECASE)
+ANY_SOURCE_WORD = re.compile(rf"\b(?:{'|'.join(SOURCE_WORDS)})\b", re.IGNORECASE)
 ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 # Code, link targets and comments of pages, which keep the names that commands and functions have.
 NOT_PROSE = re.compile(r"^ *(`{3,}).*?^ *\1|`[^`\n]+`|\]\([^)\n]*\)|<!--.*?-->", re.DOTALL | re.MULTILINE)
@@ -53,14 +66,14 @@ def find_idioms(text: str) -> list[str]:
     return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY.finditer(flat)]
 
 
-def find_words(page: str) -> list[str]:
-    """Return each word of our own in the prose of a page, with the words around it.
+def find_words(page: str, words: re.Pattern[str] = ANY_WORD) -> list[str]:
+    """Return each word of our own in the prose of a page or a source file, with the words around it.
 
     >>> find_words("A picture beside `pictures`")
     ['…A picture beside  …', '…A picture beside  …']
     """
     flat = LINE_END.sub(" ", NOT_PROSE.sub(" ", page))
-    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in ANY_WORD.finditer(flat)]
+    return [f"…{flat[max(0, m.start() - 40) : m.end() + 40]}…" for m in words.finditer(flat)]
 
 
 def main() -> int:
@@ -78,6 +91,13 @@ def main() -> int:
         for path in pages
         if path.name != "CHANGELOG.md" and not {*path.relative_to(ROOT).parts} & {*REPORTS}
         for word in find_words(path.read_text("utf-8"))
+    ]
+    found += [
+        f"{path.relative_to(ROOT)}: {word}"
+        for name in SOURCES
+        for path in (ROOT / "src" / "proxemic" / name).rglob("*")
+        if path.suffix in SUFFIXES
+        for word in find_words(path.read_text("utf-8"), ANY_SOURCE_WORD)
     ]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
