@@ -79,7 +79,7 @@ def draw_search(browser: Browser) -> None:
     with served("shop", "--threshold", "4.5") as address:
         for name, options in (("serving", {"width": 1100, "height": 900}), ("serving-phone", PHONE)):
             with opened(browser, address, **options) as page:
-                page.get_by_label("Drop, paste or choose a picture").set_input_files(query)
+                page.get_by_label("Drop, paste or choose a photo").set_input_files(query)
                 page.locator("#hits img").first.wait_for()
                 page.wait_for_load_state("networkidle")
                 if options is PHONE:

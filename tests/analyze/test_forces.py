@@ -35,5 +35,5 @@ def test_of_two_phases_it_says_whose_forces_are_shown(tmp_path: Path, monkeypatc
     monkeypatch.setattr("proxemic.studies.finished.find_runs", lambda _: [run])
     monkeypatch.setattr("proxemic.analyze._forces.read_snapshots", lambda _: {0: scene, 1: scene})
     found = forces([run.path], out=tmp_path / "f")
-    assert str(found).startswith(f"{run.path}: all forces are computed with the loss of the chosen epoch's phase.\n")
+    assert str(found).startswith(f"{run.path}: all forces are computed with the loss of the selected epoch's phase.\n")
     assert list(found.figures["run"]) == [0, 1]

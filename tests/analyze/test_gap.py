@@ -54,7 +54,7 @@ def test_seeds_are_a_group_and_two_groups_are_paired(
 def test_the_three_proxies_are_drawn_without_a_run(tmp_path: Path, here: Here) -> None:
     result = here("analyze", "gap", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "0.5244 radians, 0.5244 from its own proxy and 0.4244 from the second" in result.stdout
+    assert "0.5244 radians, 0.5244 from its target proxy and 0.4244 from the second" in result.stdout
     rows = [(float(row["loss"]), float(row["angle"])) for row in csv_rows(tmp_path / "three-proxies.csv")]
     assert min(rows)[1] == pytest.approx(0.5244, abs=0.01)
     assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".svg", ".csv"}

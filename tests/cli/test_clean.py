@@ -15,7 +15,7 @@ def test_a_wrong_label_and_a_copy_are_found_by_a_run(folder: Path, run: Path, tm
     shutil.move(photos / "class 04" / "3.png", photos / "class 09" / "wrong.png")
     result = warm_proxemic("clean", photos, "--model", run, "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
-    assert "73 pictures: " in result.stdout.splitlines()[0]
+    assert "73 photos: " in result.stdout.splitlines()[0]
     assert " 1 exact, " in result.stdout
     assert "cropped" in result.stdout
     lines = result.stdout.splitlines()
@@ -50,4 +50,4 @@ def test_vectors_alone(here: Here, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x[[*range(30), 4]])
     result = here("clean", tmp_path / "x.npy")
     assert result.returncode == 0, result.stderr
-    assert "31 pictures: 0 suspected labels, 1 exact, 0 near and 0 mirrored duplicates" in result.stdout
+    assert "31 photos: 0 suspected labels, 1 exact, 0 near and 0 mirrored duplicates" in result.stdout

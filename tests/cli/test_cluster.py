@@ -18,7 +18,7 @@ def cut_first(result: subprocess.CompletedProcess[str]) -> subprocess.CompletedP
 def test_pictures_into_a_table_and_into_links(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
     table = warm_proxemic("cluster", folder, "--model", run, "--min-size", "3", "--out", tmp_path / "groups.csv")
     assert table.returncode == 0, table.stderr
-    assert table.stdout.startswith("72 pictures: ")
+    assert table.stdout.startswith("72 photos: ")
     assert "pairwise F1 " in table.stdout
     assert len((tmp_path / "groups.csv").read_text().splitlines()) == 73
     links = here(
@@ -57,15 +57,15 @@ def test_the_threshold_is_that_of_the_calibrated_model(folder: Path, run: Path, 
         assert clustered(*flags)[0] == by_default
     by_rate, said = clustered("--rate", "0.1")
     assert by_rate == clustered("--threshold", "0.001")[0] != by_default
-    assert "Most pictures are in no group: give the number of groups" in said
+    assert "Most photos are in no group: give the number of groups" in said
     assert_refused(cut_first(here(*words[:4], "--rate", "0.2")), ["rate of 0.1, not 0.2"])
 
 
 def test_a_number_of_groups(folder: Path, run: Path, here: Here, tmp_path: Path) -> None:
     result = here("cluster", folder, "--model", run, "--groups", "12", "--out", tmp_path / "groups.csv")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("72 pictures: 12 clusters of ")
-    assert ", 0 pictures in none." in result.stdout
+    assert result.stdout.startswith("72 photos: 12 clusters of ")
+    assert ", 0 photos in none." in result.stdout
     for words, said in (
         (["--groups", "73"], "from 1 to 72"),
         (["--groups", "0"], "from 1 to 72"),

@@ -46,8 +46,8 @@ def test_the_report_of_a_run_whose_pictures_are_gone(here: Here, copy: Path, tmp
     recipe.write_text(recipe.read_text().replace(root, str(tmp_path / "gone")))
     made = here("report", copy)
     assert made.returncode == 0, made.stderr
-    assert "what the run has recorded, without pictures" in made.stderr
-    assert "without its pictures there are no intervals" in (copy / "report.html").read_text()
+    assert "what the run has recorded, without images" in made.stderr
+    assert "without its images there are no intervals" in (copy / "report.html").read_text()
 
 
 def test_the_report_on_pictures_of_another_folder(

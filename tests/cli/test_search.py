@@ -60,7 +60,7 @@ def test_vectors_and_nothing_found(shelf: Path, tmp_path: Path, here: Here) -> N
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("shop torn.png gone.png", ["torn.png cannot be read as a picture", "nor any of 1 more"]),
+        ("shop torn.png gone.png", ["torn.png cannot be read as a photo", "nor any of 1 more"]),
         ("shop photos --where color=red", ["no column 'color'"]),
         ("shop photos --html page.txt", ["page.txt", "must end in .html"]),
         ("shop short.npy", ["of shape [2, 2], but those of shop are floats [rows, 6]"]),

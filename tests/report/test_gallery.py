@@ -24,9 +24,9 @@ def test_the_command_reports_on_a_gallery(
     with browse(page.as_uri(), **look) as opened:  # pyright: ignore[reportArgumentType]
         opened.wait_for_selector(".chart .mark-symbol path")
         titles = opened.locator("h2").all_inner_texts()
-        assert titles[:4] == ["Summary", "Doubtful pictures", "Metrics", "Queries"]
-        assert titles[4:] == ["Confused classes", "Distances", "Map", "Why two pictures are near"]
-        assert opened.locator(".lead").inner_text().startswith("28 pictures of 7 labels: the nearest other picture ")
+        assert titles[:4] == ["Summary", "Suspected images", "Metrics", "Queries"]
+        assert titles[4:] == ["Confused classes", "Distances", "Map", "Why two images are near"]
+        assert opened.locator(".lead").inner_text().startswith("28 images of 7 labels: the nearest other image ")
         assert opened.get_by_role("row", name="rows 28 with 7 labels", exact=True).is_visible()
         assert opened.get_by_role("columnheader", name="shop", exact=True).is_visible(), "not the whole path"
         assert faults_of_access(opened) == []
@@ -60,16 +60,16 @@ def test_many_rows_are_a_sample(shelf: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("proxemic.report.gallery._MOST", 10)
     said: list[str] = []
     text = write_gallery_report(shelf / "shop", out=tmp_path / "a.html", report=said.append).read_text()
-    assert said == ["The report shows 10 of 28 rows, drawn at random."]
-    assert "shows 10 of the rows, drawn at random" in text
-    assert "A map of 10 pictures" in text
+    assert said == ["The report shows 10 of 28 images, drawn at random."]
+    assert "shows 10 of the images, drawn at random" in text
+    assert "A map of 10 images" in text
 
 
 def test_refuses(here: Here, shelf: Path, tmp_path: Path) -> None:
     Gallery.create(tmp_path / "empty", dim=4).close()
     for words, said in (
         ([shelf / "shop", tmp_path], "another target is for a run"),
-        ([tmp_path / "empty"], "is empty: add pictures with proxemic gallery add"),
+        ([tmp_path / "empty"], "is empty: add images with proxemic gallery add"),
     ):
         result = here("report", *words)
         assert result.returncode == 2

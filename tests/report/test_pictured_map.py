@@ -169,7 +169,7 @@ def test_a_part_of_many_is_drawn_and_said(judged: Judged, monkeypatch: pytest.Mo
     monkeypatch.setattr("proxemic.report.pictured_map.MOST", 10)
     section = pictured_map(judged)
     assert section is not None
-    assert "A map of 10 pictures, drawn at random from 1,000." in section.html
+    assert "A map of 10 images, drawn at random from 1,000." in section.html
     assert section.html.count("data:image/jpeg") == 10
 
 

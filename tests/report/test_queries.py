@@ -58,7 +58,7 @@ def test_a_section_shows_the_worst_the_median_and_random_ones(judged: Judged) ->
     section = queries(judged, count=2)
     assert section is not None
     assert section.title == "Queries"
-    assert [section.html.count(name) for name in ("The worst queries", "about the median", "Random queries")] == [1] * 3
+    assert [section.html.count(name) for name in ("The worst queries", "near the median", "Random queries")] == [1] * 3
     assert section.html.count('class="query"') == 6
     shown = re.findall(r"<strong>class (\d)</strong>", queries(judged, count=7).html)  # pyright: ignore[reportOptionalMemberAccess]
     assert [{*shown[start : start + 7]} for start in (0, 7, 14)] == [{*"0123456"}] * 3, "one query per class"
@@ -154,8 +154,8 @@ def test_embeddings_are_drawn_by_the_paths_of_their_rows(run: Path, tmp_path: Pa
     ("options", "said"),
     [
         ({"worst": 101}, "101 worst and 0 chosen"),
-        ({"chosen": ["nowhere.png"]}, "--chosen is nowhere.png, but no picture has this path"),
-        ({"chosen": ["0.png"]}, "pictures end in it: give one of them, such as "),
+        ({"chosen": ["nowhere.png"]}, "--chosen is nowhere.png, but no image has this path"),
+        ({"chosen": ["0.png"]}, "images end in it: give one of them, such as "),
     ],
     ids=str,
 )

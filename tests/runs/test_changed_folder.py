@@ -57,7 +57,7 @@ def test_later_images_are_left_out_or_join_their_class(changed: Path, here: Here
         assert json.loads(calibrated.stdout)["images"] == images  # three classes of validation
         reported = here("report", run, *words)
         assert reported.returncode == 0, reported.stderr
-        assert "without pictures" not in reported.stderr
+        assert "without images" not in reported.stderr
     recorded = f"{100 * own_test(run)['map@r']:.2f}"
     assert recorded not in (run / "report.html").read_text()
     assert here("report", run).returncode == 0

@@ -63,7 +63,7 @@ def embed(model: Path, folder: Path) -> tuple[np.ndarray, int]:
 def test_every_command_uses_what_another_has_embedded(cache: Path, photos: Path, model: Path, tmp_path: Path) -> None:
     said: list[str] = []
     gallery = open_gallery(photos, model, report=said.append)
-    assert said == [f"{photos}: 6 pictures were embedded by {model}, and 0 are known from before"]
+    assert said == [f"{photos}: 6 photos were embedded by {model}, and 0 are known from before"]
     query = photos / "class 01" / "0.png"
     expected = [(hit.path, hit.label) for hit in gallery.search(query, k=3)[0]]
 

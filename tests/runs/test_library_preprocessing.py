@@ -238,7 +238,7 @@ def test_the_library_and_its_version_identify_a_model(
     open_gallery(photos, named, report=told.append)
     monkeypatch.setattr("proxemic.runs.library_preprocessing.version_of", lambda _: "5.99")
     assert len(open_gallery(photos, named, report=told.append)) == 4
-    counts = [re.search(r"(\d+) pictures were embedded .* (\d+) are known", line) for line in told]
+    counts = [re.search(r"(\d+) photos were embedded .* (\d+) are known", line) for line in told]
     assert [match.groups() for match in counts if match] == [("4", "0"), ("0", "4"), ("4", "0")]
     with pytest.raises(UserError, match="is not the model of"):
         Gallery.open(tmp_path / "shop").search(next(photos.rglob("*.png")))

@@ -96,10 +96,10 @@ def test_vectors_alone_are_searched_by_rows(tmp_path: Path) -> None:
         refused, secret = ask(engine.query(b"", 5), engine.show(engine.original, 0))
     assert not about["takes_pictures"]
     assert about["threshold"] is None
-    assert "only its own pictures can be queries" in about["notes"][0]
-    assert about["notes"][1].startswith("No threshold was learnt, so pictures are not named")
+    assert "only its own photos can be queries" in about["notes"][0]
+    assert about["notes"][1].startswith("No threshold was learnt, so photos are not named")
     assert [hit["id"] for hit in found["hits"]] == [2, 1]
-    assert (refused.status_code, "Give the id of a picture." in refused.detail) == (422, True)
+    assert (refused.status_code, "Give the id of a photo." in refused.detail) == (422, True)
     assert secret.status_code == 404, "a file that is no picture"
 
 
@@ -116,7 +116,7 @@ def test_only_pictures_that_the_gallery_was_given_are_opened(
     with opened(str(tmp_path / "vectors")) as (engine, ask):
         assert engine.original(0) == ("image/png", inside.read_bytes())
         refused = ask(*(engine.show(show, row) for row in range(1, 5) for show in (engine.original, engine.thumbnail)))
-        assert [(item.status_code, "not a picture" in item.detail) for item in refused] == [(404, True)] * 8
+        assert [(item.status_code, "not an image" in item.detail) for item in refused] == [(404, True)] * 8
         assert fetched == []
         # A running server sees what is given later.
         gallery.store.add_roots([str(outside.parent)])

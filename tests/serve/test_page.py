@@ -38,13 +38,13 @@ def labels(page: Page, of: str = "hits") -> list[str]:
 def test_a_picture_is_chosen_dropped_or_pasted(browse: Opened, serving: Serving, stall: Path) -> None:
     content = (stall / PHOTO).read_bytes()
     with browse(serving.address) as page:
-        expect(page.locator("#about")).to_have_text("28 pictures, 7 labels, cosine distance.")
+        expect(page.locator("#about")).to_have_text("28 photos, 7 labels, cosine distance.")
         expect(page.locator("#items li")).to_have_count(24)
         page.get_by_role("button", name="Show more").click()
         expect(page.locator("#items li")).to_have_count(28)
         expect(page.get_by_role("button", name="Show more")).to_be_hidden()
         page.get_by_label("Neighbours").fill("5")
-        page.get_by_label("Drop, paste or choose a picture").set_input_files(stall / PHOTO)
+        page.get_by_label("Drop, paste or choose a photo").set_input_files(stall / PHOTO)
         expect(page.locator("#status")).to_have_text("5 found")
         assert labels(page)[0] == "class 03"
         line = page.locator("#hits .line")
@@ -76,7 +76,7 @@ def test_a_picture_of_the_gallery_is_clicked_and_filters_hold(browse: Opened, se
         expect(page.locator("#status")).to_have_text("4 found")
         assert {*labels(page)} == {"class 05"}
         expect(page.locator("#items li")).to_have_count(4)
-        expect(page.locator("#choose")).to_have_text("Choose a picture to see its neighbours.")
+        expect(page.locator("#choose")).to_have_text("Choose a photo to see its neighbours.")
         page.get_by_role("button", name="label = class 05").click()
         expect(page.locator("#status")).to_have_text("12 found")
         expect(page.locator("#items li")).to_have_count(24)
@@ -87,7 +87,7 @@ def test_a_filter_that_nothing_meets_says_so(browse: Opened, serving: Serving) -
         expect(page.locator("#items li")).to_have_count(24)
         page.get_by_label("Value").fill("none such")
         page.get_by_label("Value").press("Enter")
-        expect(page.locator("#choose")).to_have_text("No picture meets the filters.")
+        expect(page.locator("#choose")).to_have_text("No photo meets the filters.")
         expect(page.locator("#items li")).to_have_count(0)
 
 
@@ -95,8 +95,8 @@ def test_a_picture_that_is_gone_is_searched_for_all_the_same(browse: Opened, ser
     with browse(serving.address) as page:
         page.route("**/items/3/thumbnail", lambda route: route.fulfill(content_type="image/jpeg", body="gone"))
         page.reload()  # the picture may have been there before it was gone
-        expect(page.locator("#items .none")).to_have_text("no picture")
-        page.get_by_role("button", name="Search with class 00, which has no picture").click()
+        expect(page.locator("#items .none")).to_have_text("no photo")
+        page.get_by_role("button", name="Search with class 00, which has no photo").click()
         expect(page.locator("#status")).to_have_text("12 found")
         expect(page.locator("#query")).to_be_hidden()
         page.locator("#hits button").first.click()
@@ -125,7 +125,7 @@ def test_what_is_no_picture_is_told(browse: Opened, serving: Serving) -> None:
         page.locator("#items button").first.click()
         expect(page.locator("#answer")).to_be_visible()
         hand_over(page, "drop", bytes(400_001))
-        said = "The picture has 400,001 bytes, but the limit is 400,000: choose a smaller one."
+        said = "The photo has 400,001 bytes, but the limit is 400,000: choose a smaller one."
         expect(page.locator("#status.error")).to_have_text(said)
         expect(page.locator("#answer")).to_be_hidden()
         page.evaluate("document.dispatchEvent(new DragEvent('drop', {dataTransfer: new DataTransfer()}))")
@@ -135,7 +135,7 @@ def test_what_is_no_picture_is_told(browse: Opened, serving: Serving) -> None:
 def test_everybody_can_use_it(browse: Opened, serving: Serving, stall: Path) -> None:
     for options in ({}, {**PHONE, "color_scheme": "dark"}):
         with browse(serving.address, **options) as page:
-            page.get_by_label("Drop, paste or choose a picture").set_input_files(stall / PHOTO)
+            page.get_by_label("Drop, paste or choose a photo").set_input_files(stall / PHOTO)
             expect(page.locator("#status")).to_have_text("12 found")
             assert faults_of_access(page) == []
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -158,7 +158,7 @@ def test_other_machines_need_the_token(browse: Opened, shelf: Path, tmp_path: Pa
         assert client.get("/?token=wrong").status_code == 401
         with browse(f"{serving.address}?token={token}", allowed=serving.address) as page:
             assert page.url == serving.address, "the token does not stay in the history"
-            page.get_by_label("Drop, paste or choose a picture").set_input_files(shelf / PHOTO)
+            page.get_by_label("Drop, paste or choose a photo").set_input_files(shelf / PHOTO)
             expect(page.locator("#status")).to_have_text("12 found")
             assert page.locator("#hits img").first.evaluate("image => image.decode().then(() => true)")
         assert token not in serving.log.read_text()

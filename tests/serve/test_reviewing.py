@@ -95,7 +95,7 @@ class Reviewer:
             page.keyboard.press("a")
             page.keyboard.type("never seen")
             page.keyboard.press("Enter")
-            expect(page.locator("#status")).to_contain_text("No picture has the label never seen yet")
+            expect(page.locator("#status")).to_contain_text("No photo has the label never seen yet")
             page.keyboard.press("Control+a")
             page.keyboard.type(true)
             assert true in page.locator("#labels option").evaluate_all("(all) => all.map((each) => each.value)")
@@ -129,7 +129,7 @@ def test_wrong_labels_are_corrected_by_two_people(
             for page in (one, other):  # who was ready first was told that the other is not
                 if page.locator("#again").is_visible():
                     page.keyboard.press("Enter")
-                expect(page.locator("#status")).to_contain_text("All pictures are decided")
+                expect(page.locator("#status")).to_contain_text("All photos are decided")
     finally:
         assert serving.end() == 0
     made = {decision.path: decision for decision in list_decisions(shop)}
@@ -164,7 +164,7 @@ def test_keys_count_again_when_a_name_was_confirmed(browse: Opened, shop: Path, 
             page.keyboard.press("a")
             page.keyboard.type("never seen")
             page.keyboard.press("Enter")
-            expect(page.locator("#status")).to_contain_text("No picture has the label never seen yet")
+            expect(page.locator("#status")).to_contain_text("No photo has the label never seen yet")
             page.route("**/review/*", lambda _: None)  # there is no answer before `unroute`
             page.keyboard.press("Enter")
             page.wait_for_function("document.activeElement.id === 'title'")
@@ -202,7 +202,7 @@ def app(shop: Path) -> Iterator[TestClient]:
     paths = sorted(labels_of(shop))
     labels = labels_of(shop)
     doubts = [Doubt(path, labels[path], "Q", ("It may be another letter.",)) for path in paths[:2]]
-    doubts.append(Doubt(paths[2], labels[paths[2]], None, ("It looks nearly like another picture.",), paths[3]))
+    doubts.append(Doubt(paths[2], labels[paths[2]], None, ("It looks nearly like another photo.",), paths[3]))
     guard = make_app(Engine(str(shop)), Access("localhost", None), Limits(), doubts)
     with TestClient(guard, "http://localhost") as client:
         yield client
@@ -266,7 +266,7 @@ def test_what_changes_meanwhile_is_not_asked(app: TestClient, shop: Path) -> Non
         ("0", {"action": "relabel", "label": "a\x00b"}, "cannot be shown"),
         ("0", {"action": "keep", "reviewer": "\x1b[31m"}, "cannot be shown"),
         ("0", {"action": "erase"}, "action is 'erase'"),
-        ("3", {"action": "keep"}, "no doubt 3"),
+        ("3", {"action": "keep"}, "no suspected photo 3"),
     ],
 )
 def test_what_cannot_be_decided_is_refused(

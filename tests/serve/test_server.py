@@ -196,7 +196,7 @@ def test_what_is_amiss_in_a_request_is_one_sentence(serving: Serving) -> None:
         (client.get("/search"), "item is missing: the request must have it."),
         (client.post("/search"), "picture is missing: send a file by this name, as multipart/form-data."),
         (client.post("/search", data={"picture": "a"}), "picture is missing: send a file by this name"),
-        (client.get("/nowhere"), "There is nothing at /nowhere: /openapi.json lists all addresses."),
+        (client.get("/nowhere"), "There is nothing at /nowhere: /openapi.json lists all paths."),
         (client.put("/search"), "/search does not take PUT: /openapi.json lists its methods."),
     ):
         assert answer.json()["detail"].startswith(said), answer.text
@@ -221,9 +221,9 @@ def truncated(stall: Path) -> bytes:
 @pytest.mark.parametrize(
     ("content", "status", "words"),
     [
-        (lambda _: b"", 415, "not a picture"),
-        (lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not a picture"),
-        (lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "not a picture"),
+        (lambda _: b"", 415, "not an image"),
+        (lambda _: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415, "not an image"),
+        (lambda _: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "not an image"),
         (lambda _: png(60_000, 60_000, b"x"), 413, "pixels"),
         (lambda _: png(501, 500), 413, "501 x 500 pixels, and 250,500 in memory, but the limit is 250,000"),
         (lambda _: png(500, 500), 200, ""),

@@ -80,7 +80,7 @@ def test_the_page_has_a_box_for_words(address: tuple[str, Gallery], browse: Open
             page.get_by_label("Or say what it shows").fill("blue hat")
             page.get_by_label("Or say what it shows").press("Enter")
             expect(page.locator("#status")).to_have_text("10 found")
-            expect(page.locator("#verdict")).to_have_text("blue hat, and the pictures nearest to these words")
+            expect(page.locator("#verdict")).to_have_text("blue hat, and the photos nearest to these words")
             expect(page.locator("#query")).to_be_hidden()
             assert page.locator("#hits b").all_inner_texts() == [hit.label for hit in hits]
             assert "beyond the threshold" not in page.locator("#hits").inner_text()

@@ -22,8 +22,8 @@ def forces(
     """Measure and draw how well the forces on embeddings and on their proxies align during training.
 
     Without runs, free embeddings follow the plain and the warped softmax, and the pulls and pushes of six losses are
-    drawn too. Runs need snapshots, which the toy recipes keep (toy/warped-softmax --model.embedding_size 3); others
-    need --training.callbacks '[{class_path: proxemic.training.Snapshots}]'.
+    drawn too. Runs need snapshots, which the toy recipes keep (toy/warped-softmax --model.embedding_size 3). For other
+    recipes, add --training.callbacks '[{class_path: proxemic.training.Snapshots}]'.
 
     Args:
         runs: Finished runs with snapshots.
@@ -55,7 +55,7 @@ def forces(
             for name, epoch, mean, share in rows
             if epoch in shown[name]
         ],
-        "Cosine between the forces on an embedding and on its proxy, and the share of embeddings where it is positive",
+        "Cosine between the forces on an embedding and its proxy, and the fraction of embeddings where it is above 0",
     )
     header = ["training", unit, "mean_cosine", "share_above_0"]
     written = write_figure(plot_force_alignment(films, unit=unit), suffixed(stem, "training"), header, rows)
@@ -96,6 +96,6 @@ def _of_runs(paths: Sequence[PathLike]) -> tuple[dict[str, tuple[ProxyLoss, dict
         if not snapshots:
             raise UserError(f"{run.path} kept no snapshots: train it with {HOW_TO_KEEP}.")
         if run.recipe.second_phase is not None:
-            notes.append(f"{run.path}: all forces are computed with the loss of the chosen epoch's phase.")
+            notes.append(f"{run.path}: all forces are computed with the loss of the selected epoch's phase.")
         scenes[name] = (loss, snapshots)
     return scenes, notes

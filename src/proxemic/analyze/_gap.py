@@ -35,7 +35,7 @@ MEASURES = {
     "lower_printed": "L, printed (C⁻³)",
     "upper": "U, of the proof (2/√e)",
     "upper_printed": "U, printed (√(2/e))",
-    "upper_holds": "share of classes for which both U are proved",
+    "upper_holds": "fraction of classes for which both U are proved",
     "upper_always": "U of all classes (2 − 2W)",
     "mean_proxy_norm": "norm of the mean proxy",
     "to_proxy": "squared distance, class mean to proxy",
@@ -86,7 +86,7 @@ def _of_three_proxies(epsilon: float, stem: Path) -> Analysis[GapFigures]:
     figure, curve = plot_three_proxies(epsilon)
     sentence = (
         f"Proxies at 0, {epsilon:g} and -1.5708 radians: the loss of class 1 is smallest at {angle:.4f} radians, "
-        f"{angle:.4f} from its own proxy and {abs(angle - epsilon):.4f} from the second."
+        f"{angle:.4f} from its target proxy and {abs(angle - epsilon):.4f} from the second."
     )
     written = write_figure(figure, stem, ["angle", "loss"], curve)
     return Analysis(figures=GapFigures(measures={}, differences={}, minimum=angle), summary=[sentence], written=written)

@@ -29,7 +29,7 @@ from proxemic.tables import Table
 def local_centers(
     runs: Sequence[PathLike], *, draws: int = 8, shuffles: int = 200, seed: int = 0, json: PathLike | None = None
 ) -> Analysis[Mapping[Path, tuple[Mapping[str, LocalCenters], Mapping[str, float]]]]:
-    """Measure how many bits a training image's nearest own proxy gives about an attribute, compared with chance.
+    """Measure the bits that the nearest proxy of its class gives about an image's attribute, compared with chance.
 
     An attribute is the typeface of a glyph, or the column subclass of a table.
 

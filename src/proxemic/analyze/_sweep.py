@@ -31,8 +31,7 @@ def sweep(
     Each ``vary`` gives a curve; with ``grid``, two give a heat map: --vary loss.k1=0.5,0.8,1 --vary loss.k2=1,1.5
     --grid. Keys that are separated by commas get the same value: loss.alpha,second_phase.loss.alpha=0,25. Finished runs
     in ``out`` are kept, so that the same call continues a stopped sweep. Other values of the recipe are flags:
-    --training.epochs 5. Do not choose a value by this figure, which shows test classes; proxemic tune chooses on
-    validation classes.
+    --training.epochs 5. Do not tune by this figure, which shows test classes; proxemic tune uses validation classes.
 
     Args:
         recipe: Name of a recipe, or a YAML file.

@@ -44,7 +44,7 @@ def trajectories(
     cells = [header, *(_row(name, groups[name], lines[name], measure) for name in groups)]
     shown = [column for column in zip(*cells, strict=True) if any(column[1:])]
     head, *body = zip(*shown, strict=True)
-    title = f"{measure} before the first epoch, at the last one and at the chosen one; test metrics in percent"
+    title = f"{measure} before the first epoch, at the last and at the selected epoch; test metrics in percent"
     unstable = "unstable: the training ended when loss or weights became infinite or NaN; earlier epochs are shown"
     notes = [unstable] if any(line.state == "unstable" for line in lines.values()) else []
     rows = [

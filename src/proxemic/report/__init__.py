@@ -1,4 +1,4 @@
-"""Reports: pages about runs, comparisons and galleries, which open without a network."""
+"""Reports: pages about runs, comparisons and galleries, which work offline."""
 
 from proxemic.report.comparison import write_comparison_report
 from proxemic.report.gallery import write_gallery_report

@@ -16,7 +16,7 @@ _NO_METRIC = {"epoch", "step", "loss", "seconds", "phase"}
 
 
 def curves(run: FinishedRun) -> Section | None:
-    """Plot the loss and the validation metrics by epoch, and mark the chosen epoch."""
+    """Plot the loss and the validation metrics by epoch, and mark the selected epoch."""
     history = run.history
     if not history:
         return None
@@ -25,9 +25,9 @@ def curves(run: FinishedRun) -> Section | None:
     names = [name for name in history[0] if name not in {*_NO_METRIC, *measured}]
     history = [{**row, **{name: 100 * row[name] for name in names}} for row in history]
     shown = _lines(history, ["loss"], "loss", chosen, "The mean loss of each epoch.")
-    best = f"epoch {chosen} was chosen" if chosen else "the network before training was kept"
+    best = f"epoch {chosen} was selected" if chosen else "the network before training was kept"
     if names:
-        shown += _lines(history, names, "percent", chosen, f"Metrics of the validation by epoch; {best}.")
+        shown += _lines(history, names, "percent", chosen, f"Validation metrics by epoch; {best}.")
     if measured:
         shown += _lines(history, measured, "measured", chosen, "What callbacks measured.")
     rows = [
@@ -38,13 +38,13 @@ def curves(run: FinishedRun) -> Section | None:
         ]
         for row in history
     ]
-    title = "Every epoch, metrics of the validation in percent"
+    title = "Every epoch; validation metrics in percent"
     numbers = table(Table(["epoch", "loss", *measured, *names], rows, title))
     return Section("Training", shown + _folded("Every epoch", numbers))
 
 
 def data(run: FinishedRun) -> Section | None:
-    """Describe the data that the run was trained, chosen and tested on."""
+    """Describe the data that the run was trained, validated and tested on."""
     directory = RunDirectory(run.path)
     classes, recorded = directory.read_classes(), run.metrics or {}
     try:

@@ -25,7 +25,7 @@ def confused(judged: Judged) -> Section | None:
     nearest = near.neighbours[:, 0]
     found = confused_pairs(labels[near.queries], labels[nearest].masked_fill(nearest < 0, -1), near.distances[:, 0])
     wrong = sum(pair.count for pair in found)
-    said = f"For {wrong:,} of {counted(len(near.queries), 'query', 'queries')}, the nearest picture shows another class"
+    said = f"For {wrong:,} of {counted(len(near.queries), 'query', 'queries')}, the nearest image shows another class"
     said += f", in {counted(len(found), 'pair')} of classes." if found else "."
     pairs = [
         {
@@ -61,7 +61,7 @@ def confused(judged: Judged) -> Section | None:
     )
 
 
-_MOST, _BINS = 1500, 60  # rows, some million pairs, and bins of the chart
+_MOST, _BINS = 1500, 60  # images, about a million pairs, and bins of the chart
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -82,11 +82,11 @@ def distances(judged: Judged) -> Section | None:
         for name, item in found.items()
         for side, chosen in (("within", same), ("between", ~same))
     ]
-    title = f"Quantiles of the {judged.config.distance} distance of {len(same):,} pairs of {len(known):,} pictures"
+    title = f"Quantiles of the {judged.config.distance} distance of {len(same):,} pairs of {len(known):,} images"
     threshold, said = _threshold(judged)
     shown = chart(
         _spec(found[judged.name], same, threshold, judged.config.distance),
-        "How far apart two pictures of one class are (within), and two of different classes (between)"
+        "How far apart two images of one class are (within), and two of different classes (between)"
         + (", with the threshold that was learnt as a line." if threshold else "."),
     )
     table_of = Table(["pairs", *(f"{100 * item:g}%" for item in _QUANTILES)], quantiles, title)
@@ -140,7 +140,7 @@ def _spec(
                         "field": "share",
                         "type": "quantitative",
                         "stack": None,
-                        "title": "share of pairs",
+                        "title": "fraction of pairs",
                         "axis": {"format": "%"},
                     },
                     "color": {"field": "pairs", "type": "nominal", "title": None, "sort": ["within", "between"]},

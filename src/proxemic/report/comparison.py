@@ -81,7 +81,7 @@ def _section(comparison: Comparison, name: str, entries: Sequence[Entry], result
         entry: {metric: difference(results[entry], results[baseline], metric) for metric in metrics} for entry in others
     }
     paired = f"paired by {comparison.unit}"
-    title = f"Difference from {baseline.title}, {paired}; * where the 95% interval, each by itself, excludes 0"
+    title = f"Difference from {baseline.title}, {paired}; * if the 95% interval, each by itself, excludes 0"
     cells = [[_name(entry), *map(_difference, of.values()), _pairs(of)] for entry, of in less.items()]
     shown += Markup("<h3>{}</h3>").format("Differences")
     shown += _points(less, {}, metrics, "percent more", f"differences from {baseline.title}, {paired}")
@@ -109,7 +109,7 @@ def _points(
             for seed, value in metric_values(of, metric).items()
         ]
         charts += chart(
-            _spec(values, seeds, names, f"{metric}, {unit}"), f"{metric}: {said}; the table has the numbers."
+            _spec(values, seeds, names, f"{metric}, {unit}"), f"{metric}: {said}; the table has the values."
         )
     return charts
 

@@ -1,4 +1,4 @@
-"""The report of a gallery: how well it finds, doubtful pictures, and a map."""
+"""The report of a gallery: retrieval metrics, suspected labels, duplicates, outliers, and a map."""
 
 import math
 import os
@@ -33,7 +33,7 @@ from proxemic.retrieval.curation.findings import finding_sections
 from proxemic.runs.evaluate import EvaluationConfig
 from proxemic.tables import Table, counted
 
-_MOST, _SHOWN = 10_000, 12  # rows that are looked at, and doubtful ones of a kind that are shown
+_MOST, _SHOWN = 10_000, 12  # images that are examined, and findings of a kind that are shown
 
 
 def write_gallery_report(
@@ -44,19 +44,18 @@ def write_gallery_report(
     projection: Projection = "pca",
     report: Callable[[str], object] | None = None,
 ) -> Path:
-    """Write a page about a gallery: one file that opens without a network.
+    """Write a page about a gallery: one file that works offline.
 
-    It has a summary, duplicates and outliers, queries with their neighbours, a map with pictures, and why two pictures
-    are near. If there are labels, it also has labels that are probably wrong, metrics of leave-one-out search, confused
+    It has a summary, duplicates and outliers, queries with their neighbours, a map with images, and why two images are
+    near. If there are labels, it also has labels that are probably wrong, metrics of leave-one-out search, confused
     classes, and distances with the threshold that was learnt.
 
     Args:
-        address: The gallery's address, or a folder of pictures, as `open_gallery` takes them. If it has more than
-            10,000 rows, the report shows a random sample of 10,000.
+        address: The gallery's address, or a folder of images, as `open_gallery` takes them. If it has more than 10,000
+            images, the report shows a random sample of 10,000.
         out: The page, ``.html``.
-        model: The place of the gallery's model if it has moved, or the model that embeds the folder; see
-            `Embedder.load`.
-        projection: How the map is made, as in `write_report`.
+        model: Path of the gallery's model if it has moved, or the model that embeds the folder; see `Embedder.load`.
+        projection: The projection of the map, as in `write_report`.
         report: Called with notes for the user, such as that the model is missing. None logs them.
 
     Returns:
@@ -81,8 +80,8 @@ def write_gallery_report(
     finally:
         gallery.close()
     if len(judged.embeddings) < total:
-        report(f"The report shows {len(judged.embeddings):,} of {total:,} rows, drawn at random.")
-        facts.append(["this page", f"shows {len(judged.embeddings):,} of the rows, drawn at random"])
+        report(f"The report shows {len(judged.embeddings):,} of {total:,} images, drawn at random.")
+        facts.append(["this page", f"shows {len(judged.embeddings):,} of the images, drawn at random"])
     summary = lead(_verdict(judged, total)) + table(Table(["fact", "value"], facts, align="ll"), description="Summary")
     sections = [
         Section("Summary", summary),
@@ -101,10 +100,10 @@ def write_gallery_report(
 
 
 def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object]) -> Judged:
-    """Judge a gallery with each row as a query to the others; of a large gallery, a random sample."""
+    """Evaluate a gallery with each image as a query to the others; of a large gallery, evaluate a random sample."""
     count = len(gallery)
     if not count:
-        raise UserError(f"{gallery.store.address} is empty: add pictures with proxemic gallery add.")
+        raise UserError(f"{gallery.store.address} is empty: add images with proxemic gallery add.")
     chosen = np.sort(np.random.default_rng(0).permutation(count)[:_MOST])
     vectors, names, labels, first = [], list[str](), list[str | None](), 0
     for part, items in gallery.store.iterate():
@@ -118,7 +117,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
     try:
         embedder = gallery.embedder
     except UserError as error:
-        report(f"The report does not say why pictures are near: {error}")
+        report(f"The report does not say why images are near: {error}")
         embedder = None
     info = gallery.store.info
     precision = "bf16-mixed" if info.precision == "bf16-mixed" else "32-true"
@@ -132,15 +131,15 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
 
 
 def _verdict(judged: Judged, total: int) -> str:
-    """Say how many pictures and labels there are, and how often the nearest other picture has the same label."""
+    """Say how many images and labels there are, and how often the nearest other image has the same label."""
     said = counted(total, "picture")
     if not has_labels(judged):
-        return f"{said}. Without two pictures of one label, a search cannot be judged."
+        return f"{said}. Without two images of one label, a search cannot be judged."
     names, found = judged.images.class_names, judged.metrics
     interval = judged.intervals["recall@1"]
     bounds = "" if math.isnan(interval.low) else f" ({100 * interval.low:.1f} to {100 * interval.high:.1f})"
     return (
-        f"{said} of {counted(len(names), 'label')}: the nearest other picture has the same label for "
+        f"{said} of {counted(len(names), 'label')}: the nearest other image has the same label for "
         f"{100 * found['recall@1']:.1f} %{bounds}; by chance {100 * found.chance['recall@1']:.1f} %."
     )
 
@@ -159,4 +158,4 @@ def _doubtful(judged: Judged, roots: Sequence[str]) -> Section | None:
         found, lambda name, alt: shown(judged, number[name], alt), _SHOWN, "proxemic clean lists all"
     ):
         content += Markup("<h3>{}</h3>{}").format(section.title, section.html)
-    return Section("Doubtful pictures", content)
+    return Section("Suspected images", content)

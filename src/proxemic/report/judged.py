@@ -1,4 +1,4 @@
-"""The data that all sections of a report share: the pictures a model is judged by, and their embeddings."""
+"""The data that all sections of a report share: the images a model is judged by, and their embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -37,21 +37,21 @@ NEAREST = 10
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A model's embeddings of the pictures that it is judged by.
+    """A model's embeddings of the images that it is judged by.
 
     Args:
         name: The run, or the gallery.
-        split: Which pictures: ``test`` or ``validation`` classes of a run, or ``all``.
-        embeddings: One per row.
-        images: The rows as they are read, with labels, names and roles.
+        split: Which images: ``test`` or ``validation`` classes of a run, or ``all``.
+        embeddings: One per image.
+        images: How the images are read, with labels, names and roles.
         config: How embeddings are evaluated.
-        picture: Returns a row's picture, at least as large as the given side in pixels if the original is; None if
-            there is no picture or it cannot be read.
-        before: Embeddings of the same rows by the network before training, without a head (``start``) and with its new
-            head (``untrained``), if they are known.
+        picture: Reads the image of a row, at least as large as the given side in pixels if the original is; returns
+            None if there is no image or it cannot be read.
+        before: Embeddings of the same images by the network before training, without a head (``start``) and with its
+            new head (``untrained``), if they are known.
         run: The run, if the model comes from a run.
-        others: Other models on the same rows.
-        embedder: The model, if it is available and takes pictures.
+        others: Other models on the same images.
+        embedder: The model, if it is available and takes images.
         calibration: The threshold that `calibrate` learnt for the run or the gallery, if there is one.
     """
 
@@ -69,7 +69,7 @@ class Judged:
 
     @cached_property
     def metrics(self) -> RetrievalMetrics:
-        """The metrics of the embeddings; a `ValueError` if rows have no label."""
+        """The metrics of the embeddings; a `ValueError` if images have no label."""
         return evaluate_embeddings(self.embeddings, self.images, self.config)
 
     @cached_property
@@ -84,11 +84,11 @@ class Judged:
 
     @cached_property
     def found(self) -> RetrievalResults:
-        """The nearest rows of the gallery to each query, without itself and its sequence."""
+        """The nearest gallery images of each query, without the query itself and its sequence."""
         return results_of(self.embeddings, self.images, self.config.distance, NEAREST)
 
     def label(self, row: int) -> str | None:
-        """Return the name of a row's class."""
+        """Return the class name of the image in a row."""
         number = int(self.images.labels[row])
         return None if number < 0 else self.images.class_names[number]
 
@@ -106,15 +106,15 @@ def judge_run(
 
     Args:
         run: A finished run, or its directory.
-        others: Further runs, which embed the same pictures.
-        root: Embed other labelled pictures, a folder or a table, as `proxemic.evaluate` takes them by ``data.root``.
-        embedded: The embeddings of a test by `proxemic.train` (`TrainingResult`); empty embeds the pictures again.
-        new_images: ``join`` adds pictures that came after the run began to the split of their class, ``leave`` leaves
+        others: Further runs, which embed the same images.
+        root: Embed other labelled images, a folder or a table, as `proxemic.evaluate` takes them by ``data.root``.
+        embedded: The embeddings of a test by `proxemic.train` (`TrainingResult`); empty embeds the images again.
+        new_images: ``join`` adds images that came after the run began to the split of their class, ``leave`` leaves
             them out.
         report: Called with notes for the user; None logs them.
 
     Raises:
-        UserError: If a run is not finished, holds no class out, or its pictures are missing.
+        UserError: If a run is not finished, holds out no classes, or its images are missing.
     """
     report = report or getLogger("proxemic").info
     run = run if isinstance(run, FinishedRun) else FinishedRun(Path(run), new_images)
@@ -138,7 +138,7 @@ def _held_out(run: FinishedRun) -> tuple[str, ImageSet]:
         return "test", splits.test
     if splits.validation is None:
         raise UserError(
-            f"{run.path} holds no classes out that a report could show: give labelled pictures of other classes "
+            f"{run.path} holds no classes out that a report could show: give labelled images of other classes "
             "(--data.root)."
         )
     return "validation", splits.validation
@@ -160,7 +160,7 @@ def _say_trained(run: FinishedRun, images: ImageSet, report: Callable[[str], obj
 
 
 def _embed_all(run: FinishedRun, images: ImageSet) -> dict[str, Float[Tensor, "images width"]]:
-    """Embed images by the network that a run keeps, and by those before training that its test evaluates."""
+    """Embed images by the network that a run keeps, and by the networks before training that its test evaluates."""
     networks, widths = nn.ModuleList([run.model]), {"test": run.model.config.embedding_size}
     start = RunDirectory(run.path).start
     if start.exists():
@@ -207,7 +207,7 @@ def _judged(
 
 
 def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:
-    """Read a picture of an image set; return None if there is none or it cannot be read."""
+    """Read an image of an image set; return None if there is none or it cannot be read."""
     try:
         return None if isinstance(images.pixels, Vectors) else images.pixels.load(row, side, "auto")
     except UnreadableImageError:  # it was there a moment ago
@@ -215,19 +215,19 @@ def picture_of(images: ImageSet, row: int, side: int) -> Image.Image | None:
 
 
 SIDE = 112
-"""The side of a picture beside others, in CSS pixels."""
+"""The side of an image next to others, in CSS pixels."""
 
-_MOST = 6000  # characters of a picture, to which noise is compressed
+_MOST = 6000  # characters of an image, to which noise is compressed
 _HERE = Path(__file__).parent
 
 
 def shown(judged: Judged, row: int, alt: str, side: int = SIDE) -> Markup:
-    """Render a row's picture, or a note that there is none."""
+    """Render a row's image, or a note that there is none."""
     return picture(judged.picture(row, side), side, alt, _MOST)
 
 
 def picture_at(names: Sequence[str] | None, roots: Sequence[str], row: int, side: int) -> Image.Image | None:
-    """Read a picture by the path of its row, but only below the roots; return None if there is none."""
+    """Read an image by the path of its row, but only below the roots; return None if there is none."""
     return None if names is None else picture_named(names[row], side, roots)
 
 

@@ -1,4 +1,4 @@
-"""Sections of metrics: values with intervals, beside the network before training, and differences from other runs."""
+"""Sections of metrics: values with intervals, next to the network before training, and differences from other runs."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _LEVEL = 0.95
 
 
 def metrics(judged: Judged) -> Section:
-    """Tabulate the metrics of a run and of others, with intervals, beside the networks before training and chance."""
+    """Tabulate the metrics of a run and of others, with intervals, next to the networks before training and chance."""
     found = judged.metrics
     columns = {judged.name: found, **{f"{other.name} (other)": other.metrics for other in judged.others}}
     columns |= {BEFORE[name]: item for name, item in judged.metrics_before.items()}
@@ -41,7 +41,7 @@ def metrics(judged: Judged) -> Section:
 
 
 def recorded_metrics(run: FinishedRun) -> Section:
-    """Tabulate the metrics that a run has recorded, which have no intervals."""
+    """Tabulate the metrics that a run has recorded; they have no intervals."""
     recorded = run.metrics or {}
     split = "test" if "test" in recorded else "validation"
     ending = "" if split == "test" else "validation_"
@@ -50,7 +50,7 @@ def recorded_metrics(run: FinishedRun) -> Section:
     if not columns:
         return Section("Metrics", Markup("<p>The run held no classes out, so it has no metrics.</p>"))
     rows = [[metric, *(percent(column.get(metric)) for column in columns.values())] for metric in columns[run.name]]
-    title = f"{split}, in percent, as the run recorded them; without its pictures there are no intervals"
+    title = f"{split}, in percent, as the run recorded them; without its images there are no intervals"
     title += computed_in(recorded.get("precision"))
     values = {
         said: {metric: Interval(value, math.nan, math.nan) for metric, value in column.items()}
@@ -114,7 +114,7 @@ def points(values: Mapping[str, Mapping[str, Interval]]) -> Markup:
         "layer": [*([lines] if bounded else []), marks],
     }
     said = "Values of the metrics as points" + (", with their intervals as lines" if bounded else "")
-    return chart(spec, f"{said}; the table has the numbers.")
+    return chart(spec, f"{said}; the table has the values.")
 
 
 def _ends(found: Interval) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _before(judged: Judged) -> str:
 def _left_out(queries: int) -> str:
     have = "query has" if queries == 1 else "queries have"
     return (
-        f"{queries:,} {have} no other picture of the class and {'is' if queries == 1 else 'are'} left out."
+        f"{queries:,} {have} no other image of the class and {'is' if queries == 1 else 'are'} left out."
         if queries
         else ""
     )

@@ -1,4 +1,4 @@
-"""The map of a report: rows in two dimensions, with pictures on hover and a search by class."""
+"""The map of a report: embeddings in two dimensions, with images on hover and a search by class."""
 
 from typing import Any, Literal, get_args
 
@@ -20,9 +20,9 @@ Projection = Literal["pca", "tsne", "umap"]
 """How a map is made: principal components, t-SNE, or UMAP, which needs the extra ``umap``."""
 
 MOST = 1000
-"""The most rows of a map, each with its picture; if there are more, they are drawn at random."""
+"""Most points of a map, each with its image; of more images, a random sample is drawn."""
 
-_SIDE, _ALL = 96, 2_000_000  # the side of a picture in pixels; the characters of all pictures
+_SIDE, _ALL = 96, 2_000_000  # the side of an image in pixels; the characters of all images
 _CLASSES = 6  # colours; further classes repeat them in another shape
 _SHAPES = ("circle", "square", "triangle-up", "diamond")
 _TOLD_APART = _CLASSES * len(_SHAPES)
@@ -40,7 +40,7 @@ def check_projection(method: str) -> None:
 
 
 def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -> Section | None:
-    """Draw rows in two dimensions, in grey if they have more than two dozen classes; raise as `check_projection`."""
+    """Draw embeddings in two dimensions, in grey for more than two dozen classes; raise as `check_projection`."""
     check_projection(method)
     count = len(judged.embeddings)
     if count < 4:
@@ -52,8 +52,8 @@ def pictured_map(judged: Judged, *, method: Projection = "pca", seed: int = 0) -
     many = len(judged.images.labels[rows].unique()) > _TOLD_APART
     places, note, axes = _places(judged, rows, method)
     spec = _spec(_values(judged, rows, places, grey=many), axes, has_classes=has_classes, grey=many)
-    said = f"A map of {len(rows):,} pictures" + (f", drawn at random from {count:,}" if count > len(rows) else "")
-    said += ". Pictures that are near look alike to the network. Hover over a point, or touch it, to see its picture."
+    said = f"A map of {len(rows):,} images" + (f", drawn at random from {count:,}" if count > len(rows) else "")
+    said += ". Images that are near look alike to the network. Hover over a point, or touch it, to see its image."
     said += " Search for a class to find it in the map; the list below names all classes." if has_classes else ""
     return Section("Map", chart(spec, said) + Markup("<p><small>{}</small></p>").format(note) + _classes(judged, rows))
 
@@ -134,10 +134,10 @@ def _classes(judged: Judged, rows: Int64[Tensor, " drawn"]) -> Markup:
     drawn = labels[rows][labels[rows] >= 0].bincount(minlength=len(names)).tolist()
     try:
         values = {label: item["map@r"] for label, item in judged.metrics.per_class().items()}
-    except ValueError:  # no two pictures have the same label
+    except ValueError:  # no two images have the same label
         values = {}
     listed = [[names[label], f"{count:,}", percent(values.get(label))] for label, count in enumerate(drawn) if count]
-    content = Table(["class", "pictures in the map", "MAP@R, percent"], listed)
+    content = Table(["class", "images in the map", "MAP@R, percent"], listed)
     return Markup("<details><summary>The {} classes of the map</summary>{}</details>").format(
         f"{len(listed):,}", table(content, description="Classes of the map")
     )

@@ -34,12 +34,12 @@ def queries(judged: Judged, *, count: int = EACH, seed: int = 0) -> Section | No
     drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
     chosen = {
         "The worst queries": _one_per_class(judged, order, count),
-        "Queries about the median": _one_per_class(judged, order[max(0, len(order) // 2 - count // 2) :], count),
+        "Queries near the median": _one_per_class(judged, order[max(0, len(order) // 2 - count // 2) :], count),
         "Random queries": _one_per_class(judged, order.sort().values[drawn], count),
     }
     note = Markup(
         "<p>Worst first, by average precision over the first R neighbours (MAP@R is the mean), where R is the number "
-        "of other pictures of the class; one query per class.</p>"
+        "of other images of the class; one query per class.</p>"
     )
     return Section("Queries", note + _groups(judged, chosen))
 
@@ -53,7 +53,7 @@ def _one_per_class(judged: Judged, order: Int64[Tensor, " places"], count: int) 
 
 
 def worst_queries(judged: Judged, count: int) -> Section:
-    """Show only the worst queries; raise `ValueError` if rows have no labels."""
+    """Show only the worst queries; raise `ValueError` without labels."""
     order = hardest_first(judged)
     if order is None:
         raise ValueError("the worst queries find the fewest of their class, but there are no labels")
@@ -100,13 +100,13 @@ def first_right_ranks(judged: Judged, places: Int64[Tensor, " some"]) -> Int64[T
 
 
 def has_labels(judged: Judged) -> bool:
-    """Return whether any query has another picture of its class to find."""
+    """Return whether any query has another image of its class to find."""
     labels, rows = judged.images.labels, judged.found.queries
     if not bool((labels[rows] >= 0).any()):
         return False
     try:
         return bool(judged.metrics.queries)
-    except ValueError:  # no two pictures have the same label
+    except ValueError:  # no two images have the same label
         return False
 
 
@@ -144,7 +144,7 @@ def _neighbour(judged: Judged, row: int, wanted: str | None, distance: float, ra
 
 
 def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
-    """Describe the nearest row of a query's class, which may be far down the list."""
+    """Describe the nearest image of a query's class, which may be far down the list."""
     labels, row = judged.images.labels, int(judged.found.queries[place])
     same = judged.found.gallery
     same = same[(labels[same] == labels[row]) & (same != row)]
@@ -156,18 +156,18 @@ def _first_right(judged: Judged, place: int, rank: int) -> dict[str, object]:
     return _neighbour(judged, int(same[found[0, 0]]), judged.label(row), float(distances[0, 0]), rank)
 
 
-_MOST = 100  # queries, some 5 MB where pictures are noise
-_LOCAL = ("/",)  # a file of embeddings from elsewhere may name addresses, which are not opened
+_MOST = 100  # queries, some 5 MB where images are noise
+_LOCAL = ("/",)  # a file of embeddings from elsewhere may name URLs, which are not opened
 
 
 def draw_queries(evaluation: Evaluation, out: str | Path, *, worst: int = 0, chosen: Sequence[str] = ()) -> Path:
     """Draw queries of an evaluation, each with its nearest neighbours and the first right one.
 
-    If the embeddings were made elsewhere, pictures are read on this machine by the paths of the rows.
+    If the embeddings were made elsewhere, images are read on this machine by the paths of the rows.
 
     Args:
         evaluation: The evaluation of one model by `proxemic.evaluate`.
-        out: The page, ``.html``, which opens without a network.
+        out: The page, ``.html``, which works offline.
         worst: How many of the worst queries to draw, at most 100: those with the lowest average precision over the
             first R neighbours and, if these are equal, the latest first right neighbour.
         chosen: Paths of queries, or the ends of paths.
@@ -217,7 +217,7 @@ def _row(judged: Judged, wanted: str) -> int:
         row for row, name in enumerate(names) if ("/" + name).endswith(end)
     ]
     if len(found) != 1:
-        said = f"{len(found):,} pictures end in it" if found else "no picture has this path"
+        said = f"{len(found):,} images end in it" if found else "no image has this path"
         example = names[found[0] if found else 0]
         raise UserError(f"--chosen is {wanted}, but {said}: give one of them, such as {example}.")
     return found[0]

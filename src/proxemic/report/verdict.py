@@ -1,4 +1,4 @@
-"""The first section of a report of a run: the verdict, and what to do next."""
+"""The first section of a report of a run: how good the run is, and what to do next."""
 
 import math
 
@@ -13,17 +13,17 @@ from proxemic.studies.finished import FinishedRun
 
 
 def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
-    """Say how good a run is on the pictures of its report, or by what it has recorded if there are none."""
+    """Say how good a run is on the images of its report, or by what it has recorded if there are none."""
     recorded = run.metrics or {}
     said = recorded_verdict(recorded) if judged is None else verdict_on(judged)
     shown = lead(said or "The run held no classes out, so this report cannot say how good it is.")
     if judged is not None and judged.split == recorded.get("selected_on"):
-        shown += Markup("<p>{}</p>").format("The epoch was chosen on the same classes, which favours this result.")
+        shown += Markup("<p>{}</p>").format("The epoch was selected on the same classes, which favours this result.")
     if recorded.get("kept") in BEFORE:
         head = " Its embeddings come from the new head." if recorded.get("kept") == "untrained" else ""
         shown += Markup('<p class="banner">{}{}</p>').format(START_KEPT, head)
     commands = next_commands(run.path, recorded)
-    commands["find wrong labels and duplicates"] = f"proxemic clean PICTURES --model {run.path} --out cleaned"
+    commands["find wrong labels and duplicates"] = f"proxemic clean IMAGES --model {run.path} --out cleaned"
     items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*item) for item in commands.items()]
     return Section(
         "Verdict", shown + Markup('<h3>What to do next</h3><dl class="next">{}</dl>').format(Markup().join(items))
@@ -31,7 +31,7 @@ def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
 
 
 def verdict_on(judged: Judged) -> str:
-    """Give the verdict on embeddings in a sentence; it is empty without labels."""
+    """Say in a sentence how good embeddings are; return an empty text without labels."""
     if not has_labels(judged):
         return ""
     found, names, trained = judged.metrics, judged.images.class_names, None

@@ -1,4 +1,4 @@
-"""Why two pictures are near: a section that shows which places of both make them similar."""
+"""Why two images are near: a section that shows which locations of both make them similar."""
 
 import numpy as np
 import torch
@@ -15,20 +15,20 @@ from proxemic.report.judged import Judged, name_of, render
 from proxemic.report.queries import hardest_first
 from proxemic.retrieval import Explanation, explain_similarity
 
-_SIDE, _PAIRS_OF_A_KIND, _MOST = 160, 3, 12_000  # of a picture: its side in pixels, and its characters
-_LARGE = 1 << 16  # a side that no picture exceeds, so that it is read whole
+_SIDE, _PAIRS_OF_A_KIND, _MOST = 160, 3, 12_000  # of an image: its side in pixels, and its characters
+_LARGE = 1 << 16  # a side that no image exceeds, so that it is read whole
 # Colour-blind readers can tell these two apart.
 _WARM, _COLD = (np.array(value, np.float32) for value in ([255, 140, 0], [40, 120, 255]))
 _METHODS = {
-    "exact": "This similarity is a sum over the pairs of places of both pictures, as the network pools by averages or "
-    "maxima, and its head is linear: the maps are exact, and their values add up to the similarity.",
-    "gradients": "This network's embedding is not a sum over places, so the maps are approximations: the last feature "
-    "map times the gradient of the similarity.",
+    "exact": "This similarity is a sum over the pairs of locations of both images, because the network pools by "
+    "averages or maxima and its head is linear: the maps are exact, and their values add up to the similarity.",
+    "gradients": "This network's embedding is not a sum over locations, so the maps are approximations: the last "
+    "feature map times the gradient of the similarity.",
 }
 
 
 def why_near(judged: Judged) -> Section | None:
-    """Show pairs of a query and its nearest picture, wrong and right, and the contribution of each place."""
+    """Show pairs of a query and its nearest image, wrong and right, and the contribution of each location."""
     embedder = judged.embedder
     if embedder is None or embedder.takes_vectors:
         return None
@@ -43,18 +43,18 @@ def why_near(judged: Judged) -> Section | None:
         try:
             found = explain_similarity(embedder, one, other, mean=unit.mean(0))
         except UserError as error:  # the network gives no gradients, for any pair
-            return Section("Why two pictures are near", Markup("<p>{}</p>").format(error))
+            return Section("Why two images are near", Markup("<p>{}</p>").format(error))
         methods.add(found.method)
         cosine = float(unit[rows[0]] @ unit[rows[1]])
         pairs.append(_pair(judged, title, rows, found) | {"cosine": cosine})
     if not pairs:
         return None
     said = " ".join(_METHODS[method] for method in sorted(methods))
-    return Section("Why two pictures are near", render("why_near.html", said=said, pairs=pairs))
+    return Section("Why two images are near", render("why_near.html", said=said, pairs=pairs))
 
 
 def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
-    """Choose the worst queries whose nearest picture is wrong, and queries near the median whose nearest is right."""
+    """Choose the worst queries whose nearest image is wrong, and queries near the median whose nearest is right."""
     near, order = judged.found, hardest_first(judged)
     if not near.neighbours.shape[1]:
         return []
@@ -72,7 +72,7 @@ def _pairs(judged: Judged) -> list[tuple[str, tuple[int, int]]]:
 
 
 def _pair(judged: Judged, title: str, rows: tuple[int, int], found: Explanation) -> dict[str, object]:
-    # Relative to the average place, because the values themselves would be positive nearly everywhere.
+    # Relative to the average location, because the values themselves would be positive nearly everywhere.
     maps = [item - item.mean() for item in found.maps]
     strongest = max(float(max(item.abs().max(), whole.mean())) for item, whole in zip(maps, found.maps, strict=True))
     sides = []
@@ -108,7 +108,7 @@ def _framed(seen: Image.Image) -> Image.Image:
 
 
 def overlay(seen: Image.Image, values: Float64[Tensor, "height width"], strongest: float) -> Image.Image:
-    """Colour a grey picture by values: orange where they are positive, blue where they are negative."""
+    """Colour a grey image by values: orange where they are positive, blue where they are negative."""
     grey = np.asarray(_framed(seen).convert("L").convert("RGB"), np.float32)
     scaled = Image.fromarray(values.numpy().astype(np.float32) / (strongest or 1.0))
     heat = np.asarray(scaled.resize((grey.shape[1], grey.shape[0]), Image.Resampling.BILINEAR))[:, :, None]
@@ -118,7 +118,7 @@ def overlay(seen: Image.Image, values: Float64[Tensor, "height width"], stronges
 
 
 def where_most(contributions: Float64[Tensor, "height width"]) -> str:
-    """Name the one of nine parts of a picture that contributes most; empty if none has twice the mean of all.
+    """Name the one of nine parts of an image that contributes most; empty if none has twice the mean of all.
 
     >>> where_most(torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)), where_most(torch.ones(4, 4))
     ('at the top right', '')

@@ -36,21 +36,21 @@ def write_report(
     new_images: NewImages = "leave",
     report: Callable[[str], object] | None = None,
 ) -> Path:
-    """Write a page about a run, and others beside it: one file that opens without a network.
+    """Write a page about a run, and compare it with others: one file that works offline.
 
     Args:
         target: The directory of a finished run. The report is about its test classes, or about its validation classes
             if it has no test.
-        others: Further runs, which are compared with the first on its pictures.
+        others: Further runs, which are compared with the first on its images.
         out: The page, ``.html``.
-        root: Show other labelled pictures instead, a folder or a table, as `proxemic.evaluate` takes them by
+        root: Show other labelled images instead, a folder or a table, as `proxemic.evaluate` takes them by
             ``data.root``.
-        projection: How the map of pictures is made: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
-        embedded: The embeddings of the run's test by `proxemic.train`; empty embeds the pictures again.
-        new_images: Pictures that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split
-            of their class, except those of unknown classes.
-        report: Called with notes for the user, such as that the pictures are gone, so that the page shows only what the
-            run has recorded. None logs them.
+        projection: The projection of the map: ``pca``, ``tsne``, or ``umap``, which needs the extra ``umap``.
+        embedded: The embeddings of the run's test by `proxemic.train`; empty embeds the images again.
+        new_images: Images that came after the run began: ``leave`` leaves them out, ``join`` adds them to the split of
+            their class, except those of unknown classes.
+        report: Called with notes for the user, such as that the images are gone and the page shows only what the run
+            has recorded. None logs them.
 
     Returns:
         The page.
@@ -66,13 +66,13 @@ def write_report(
     check_page(path)
     check_projection(projection)  # before embedding takes minutes
     run = FinishedRun(Path(target), new_images)
-    read_checksum(run.path)  # refuse a damaged model, although a report can do without pictures
+    read_checksum(run.path)  # refuse a damaged model, although a report can do without images
     try:
         judged = judge_run(run, others, root=root, embedded=embedded, report=report)
     except (UserError, ValueError) as error:
         if others or root is not None or new_images == "join":
             raise
-        report(f"The report shows what the run has recorded, without pictures: {error}")
+        report(f"The report shows what the run has recorded, without images: {error}")
         judged = None
     first = verdict_on_run(run, judged)
     if judged is None:

@@ -1,6 +1,6 @@
-"""Use a trained embedding: embed pictures, store them in galleries, search, recognise, clean and export.
+"""Use a trained embedding: embed images, store them in galleries, search, recognise, clean and export.
 
-`Embedder` turns pictures into vectors; `Gallery` stores them with their metadata in a folder, PostgreSQL or Milvus.
+`Embedder` turns images into vectors; `Gallery` stores them with their metadata in a folder, PostgreSQL or Milvus.
 """
 
 from typing import TYPE_CHECKING

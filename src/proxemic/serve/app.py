@@ -36,15 +36,15 @@ Where = Annotated[
     list[str], Query(max_length=32, description="COLUMN=VALUE, as label=shoe; values of one column are alternatives")
 ]
 Neighbours = Annotated[int, Query(ge=1, le=1000, description="neighbours")]
-Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the picture's number in the gallery")]
+Id = Annotated[int, InPath(alias="id", ge=0, lt=2**63, description="the photo's number in the gallery")]
 Picture = Annotated[UploadFile, File(description=FORMATS_TEXT)]
-Text = Annotated[str, Form(max_length=1000, description="what pictures show, in words")]
+Text = Annotated[str, Form(max_length=1000, description="what photos show, in words")]
 
 
 def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Doubt] | None = None) -> Guard:
-    """Make the application that serves a gallery behind a guard, and closes the gallery when it ends.
+    """Make an application that serves a gallery behind a guard, and closes the gallery when the application ends.
 
-    If doubts are given, even an empty list, it also serves their review.
+    If `doubts` is a list, even an empty one, the application also serves their review.
     """
     title = engine.about()["name"]
 
@@ -77,7 +77,7 @@ def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Do
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, error: HTTPException) -> JSONResponse:
         unrouted = {
-            404: f"There is nothing at {request.url.path}: /openapi.json lists all addresses.",
+            404: f"There is nothing at {request.url.path}: /openapi.json lists all paths.",
             405: f"{request.url.path} does not take {request.method}: /openapi.json lists its methods.",
         }
         sentence = error.detail if isinstance(error, Refused) else unrouted.get(error.status_code, error.detail)
@@ -128,26 +128,26 @@ def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Do
 
     @app.get("/search")
     async def search_by_item(
-        item: Annotated[int, Query(ge=0, lt=2**63, description="the number of a picture of the gallery")],
+        item: Annotated[int, Query(ge=0, lt=2**63, description="the number of a photo of the gallery")],
         k: Neighbours = 10,
         where: Where = [],  # noqa: B006 - FastAPI copies it
     ) -> answers.Found:
-        """Return the neighbours of a picture of the gallery, without itself."""
+        """Return the neighbours of an image of the gallery, without itself."""
         return await engine.show(engine.near, item, k, _conditions(where))
 
     @app.post("/search")
     async def search_by_picture(picture: Picture, k: Neighbours = 10, where: Where = []) -> answers.Found:  # noqa: B006
-        """Return the neighbours of a picture, and its label unless it is unknown."""
+        """Return the neighbours of an image, and its label unless it is unknown."""
         return await engine.query(await picture.read(), k, _conditions(where))
 
     @app.post("/search/text")
     async def search_by_text(text: Text, k: Neighbours = 10, where: Where = []) -> answers.Found:  # noqa: B006
-        """Return the pictures nearest to a text, if the gallery's model has a text tower."""
+        """Return the images nearest to a text, if the gallery's model has a text tower."""
         return await engine.query(text, k, _conditions(where))
 
     @app.post("/embed")
     async def embed(picture: Picture) -> answers.Embedding:
-        """Return the vector of a picture by the gallery's model."""
+        """Return the vector of an image by the gallery's model."""
         return await engine.query(await picture.read())
 
     @app.get("/items")
@@ -156,23 +156,23 @@ def make_app(engine: Engine, access: Access, limits: Limits, doubts: Sequence[Do
         count: Annotated[int, Query(ge=1, le=1000)] = 24,
         where: Where = [],  # noqa: B006
     ) -> answers.Rows:
-        """List pictures of the gallery, in the order of their ids."""
+        """List images of the gallery, in the order of their ids."""
         return await engine.show(engine.browse, after, count, _conditions(where))
 
     @app.get("/items/{id}")
     async def describe_item(number: Id) -> answers.Row:
-        """Return the metadata of a picture."""
+        """Return the metadata of an image."""
         return await engine.show(engine.item, number)
 
     @app.get("/items/{id}/picture", response_class=Response)
     async def picture(number: Id) -> Response:
-        """Return the picture as its file has it."""
+        """Return the image as its file has it."""
         kind, content = await engine.show(engine.original, number)
         return Response(content, media_type=kind, headers=_PRIVATE)
 
     @app.get("/items/{id}/thumbnail", response_class=Response)
     async def thumbnail(number: Id) -> Response:
-        """Return a small JPEG of the picture."""
+        """Return a small JPEG of the image."""
         kind, content = await engine.show(engine.thumbnail, number)
         return Response(content, media_type=kind, headers=_PRIVATE)
 

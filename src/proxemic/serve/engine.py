@@ -26,8 +26,8 @@ from proxemic.retrieval.vectors.embedding import useless_vectors
 from proxemic.serve.limits import Limits, Refused
 from proxemic.serve.pictures import Decoding, check_query, original, thumbnail
 
-_THREADS = 2  # for decoding pictures, and as many for reading the gallery
-_MOST_ROWS = 256  # waiting requests without a picture
+_THREADS = 2  # for decoding images, and as many for reading the gallery
+_MOST_ROWS = 256  # waiting requests without an image
 _AT_ONCE = 16  # queries in a batch of the network
 _LABELS = 500  # offered by the page
 
@@ -77,12 +77,12 @@ class Engine:
         self._threshold = self._settle_threshold(rate, threshold)
 
     def _warm_up(self, model: str | None) -> bool:
-        """Embed once, because the first time takes longest; return False if pictures cannot be embedded."""
+        """Embed once, because the first time takes longest; return False if images cannot be embedded."""
         if self.gallery.store.info.model is None and model is None:
-            self._note("The gallery's vectors come from an unknown model, so only its own pictures can be queries.")
+            self._note("The gallery's vectors come from an unknown model, so only its own photos can be queries.")
             return False
         if self.gallery.embedder.takes_vectors:
-            self._note("The gallery's model takes vectors, so only its own pictures can be queries.")
+            self._note("The gallery's model takes vectors, so only its own photos can be queries.")
             return False
         picture = Image.new("RGB", (256, 256))
         self._threads["model"].submit(self.gallery.embedder.embed, [picture]).result()
@@ -94,8 +94,8 @@ class Engine:
         except UserError as error:
             if rate is not None or threshold is not None:
                 raise
-            note = "No threshold was learnt, so pictures are not named (for the operator: proxemic calibrate)."
-            self._note(note, f"Pictures are not named: {error}")
+            note = "No threshold was learnt, so photos are not named (for the operator: proxemic calibrate)."
+            self._note(note, f"Photos are not named: {error}")
             return None
         self._notes += chosen.notes
         self.messages += (*chosen.notes, *chosen.advice)
@@ -137,7 +137,7 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self._threads[pool], function, *arguments)
 
     async def query(self, content: bytes | str, k: int = 0, where: Conditions | None = None) -> Any:
-        """Search for the content of a picture's file, or for a text, or return its vector if `k` is 0."""
+        """Search for the content of an image's file, or for a text, or return its vector if `k` is 0."""
         async with self._request("query"):
             prepared = await self._run("decode", self._prepare, content)
             loop = asyncio.get_running_loop()
@@ -176,18 +176,18 @@ class Engine:
     def _prepare(self, content: bytes | str) -> Tensor | str:
         if isinstance(content, str):
             if not self.takes_texts:
-                raise Refused(422, "The gallery's model has no text tower, as CLIP and SigLIP have: send a picture.")
+                raise Refused(422, "The gallery's model has no text tower, as CLIP and SigLIP have: send a photo.")
             if not content.strip():
                 raise Refused(422, "text is empty: describe in words what to look for.")
             return content
         if not self.takes_pictures:
-            raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of a picture.")
+            raise Refused(422, f"{' '.join(self._notes[:1])} Give the id of a photo.")
         pixels = check_query(content, self._limits.pixels)
         try:
             with self._decoding(pixels):
                 return self.gallery.embedder.prepare(content)
         except UnreadableImageError as error:
-            raise Refused(422, f"The picture cannot be read: {error.reason or error}.") from error
+            raise Refused(422, f"The photo cannot be read: {error.reason or error}.") from error
 
     def _answer(self, queries: Sequence[_Query]) -> list[Any]:
         """Answer queries; those of one shape and the same conditions are embedded and searched together."""
@@ -214,7 +214,7 @@ class Engine:
         good = [place for place in range(len(queries)) if place not in useless]
         ks = [queries[place].k for place in good]
         if any(ks):
-            # Thresholds are learnt from pictures, and texts are farther away than pictures of the same class.
+            # Thresholds are learnt from images, and texts are farther away than images of the same class.
             found = iter(self._search(vectors[good], ks, queries[0].where, None if texts else self._threshold))
         else:
             found = iter([{"vector": vector, "model": embedder.checksum} for vector in vectors[good].tolist()])
@@ -277,7 +277,7 @@ class Engine:
         return original(*self._path_and_roots(number), self._decoding)
 
     def thumbnail(self, number: int) -> tuple[str, bytes]:
-        """Return the content type and the content of a small picture of a row."""
+        """Return the content type and the content of a small image of a row."""
         return thumbnail(*self._path_and_roots(number), self._decoding)
 
     def _path_and_roots(self, number: int) -> tuple[str, tuple[str, ...]]:
@@ -289,7 +289,7 @@ class Engine:
         with self._store:
             vectors, items = self.gallery.store.rows(np.array([number], np.int64))
         if not len(items):
-            raise Refused(404, f"The gallery has no row {number}.")
+            raise Refused(404, f"The gallery has no item {number}.")
         return vectors, items.to_pylist()[0]
 
     def about(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'; "
     "img-src 'self' blob:; script-src 'self'; style-src 'unsafe-inline'"
 )
-"""The content security policy: pages may load their own scripts, and pictures of this server and of the user."""
+"""The content security policy: pages may load their own scripts, and images of this server and of the user."""
 
 _HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -100,11 +100,11 @@ class Guard:
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.bytes:
-            why = f"The request has more than {self._limits.bytes:,} bytes: send a smaller picture."
+            why = f"The request has more than {self._limits.bytes:,} bytes: send a smaller photo."
             raise Refused(413, why)
 
     def _gives_token(self, query: str) -> bool:
-        """Return whether an address ends in the token, with & and + either escaped or as typed."""
+        """Return whether a URL ends in the token, with & and + either escaped or as typed."""
         given = query.removeprefix("token=")
         return given != query and (self._access.is_token(given) or self._access.is_token(unquote(given)))
 

@@ -23,8 +23,9 @@ class Limits:
 
     Args:
         bytes: The largest body of a request; larger ones get 413.
-        pixels: The largest width times height of a query, checked before it is decoded; larger ones get 413. Pictures
-            that are decoded at the same time have no more together; a larger one of the gallery is decoded alone.
+        pixels: The largest width times height of a query, checked before it is decoded; larger ones get 413. Images
+            that are decoded at the same time have at most as many together; a larger image of the gallery is decoded
+            alone.
         seconds: The time for a body to arrive (otherwise 408), and for an answer to be ready (otherwise 504).
         queue: The most queries that wait for the model or are being embedded; others get 503 with ``Retry-After``.
         connections: The most open connections; requests on others get 503.

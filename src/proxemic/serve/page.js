@@ -4,7 +4,7 @@ import { ask, at, counted, make } from "./shared.js";
 
 const conditions = [];
 let gallery = { columns: [], labels: [], takes_pictures: true };
-let query = null; // a file, a text, or a picture of the gallery
+let query = null; // a file, a text, or an image of the gallery
 let asking = new AbortController();
 
 function say(text) {
@@ -29,8 +29,8 @@ function card(row) {
   const image = make("img", { src: `items/${row.id}/thumbnail`, alt: `Search with ${name}`, loading: "lazy" });
   const button = make("button", { type: "button", onclick: () => search(row) }, image);
   image.onerror = () => {
-    image.replaceWith(make("span", { className: "none" }, "no picture"));
-    button.setAttribute("aria-label", `Search with ${name}, which has no picture`);
+    image.replaceWith(make("span", { className: "none" }, "no photo"));
+    button.setAttribute("aria-label", `Search with ${name}, which has no photo`);
   };
   const lines = [make("b", {}, row.label ?? "no label")];
   if (row.distance !== undefined) {
@@ -43,7 +43,7 @@ function card(row) {
 }
 
 function cards(hits) {
-  const threshold = typeof query === "string" ? null : gallery.threshold; // which is for distances between pictures
+  const threshold = typeof query === "string" ? null : gallery.threshold; // which is for distances between images
   const near = threshold === null ? hits.length : hits.filter((hit) => hit.distance <= threshold).length;
   const made = hits.map(card);
   const line = `Threshold ${threshold?.toFixed(4)}: what follows is too far away to be named.`;
@@ -52,9 +52,9 @@ function cards(hits) {
 }
 
 function verdict(recognition, row, hits) {
-  if (!hits.length) return [conditions.length ? "No picture meets the filters." : "This gallery has no other picture."];
-  if (typeof row === "string") return [make("b", {}, row), ", and the pictures nearest to these words"];
-  if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and the pictures nearest to it"];
+  if (!hits.length) return [conditions.length ? "No photo meets the filters." : "This gallery has no other photo."];
+  if (typeof row === "string") return [make("b", {}, row), ", and the photos nearest to these words"];
+  if (row) return [make("b", {}, row.label ?? row.name), " of the gallery, and the photos nearest to it"];
   if (!recognition) {
     return ["Nearest: ", make("b", {}, hits[0].label ?? hits[0].name), ` at ${hits[0].distance.toFixed(4)}`];
   }
@@ -73,7 +73,7 @@ async function search(wanted) {
   if (file && !gallery.takes_pictures) return fail(gallery.notes.join(" "));
   const most = Number(at("file").dataset.most);
   if (file && file.size > most) {
-    return fail(`The picture has ${file.size.toLocaleString("en")} bytes, but the limit is ${most.toLocaleString("en")}: choose a smaller one.`);
+    return fail(`The photo has ${file.size.toLocaleString("en")} bytes, but the limit is ${most.toLocaleString("en")}: choose a smaller one.`);
   }
   asking.abort();
   asking = new AbortController();
@@ -92,7 +92,7 @@ async function search(wanted) {
     if (at("query").src.startsWith("blob:")) URL.revokeObjectURL(at("query").src);
     at("query").hidden = text !== null;
     if (!text) at("query").src = file ? URL.createObjectURL(file) : `items/${wanted.id}/thumbnail`;
-    at("query").alt = file ? "Your picture" : "The chosen picture";
+    at("query").alt = file ? "Your photo" : "The chosen photo";
     at("verdict").replaceChildren(...verdict(found.recognition, file ? null : wanted, found.hits));
     at("hits").replaceChildren(...cards(found.hits));
     at("answer").hidden = false;
@@ -115,9 +115,9 @@ async function list(after) {
     if (after < 0) at("items").replaceChildren();
     at("items").append(...items.map(card));
     const none = conditions.length
-      ? "No picture meets the filters."
-      : `This gallery is empty. Add pictures: proxemic gallery add ${gallery.name} PICTURES`;
-    at("choose").textContent = items.length || after >= 0 ? "Choose a picture to see its neighbours." : none;
+      ? "No photo meets the filters."
+      : `This gallery is empty. Add photos: proxemic gallery add ${gallery.name} PHOTOS`;
+    at("choose").textContent = items.length || after >= 0 ? "Choose a photo to see its neighbours." : none;
     at("more").hidden = !more;
     at("more").onclick = () => list(items.at(-1).id);
   } catch (error) {
@@ -139,7 +139,7 @@ function changed() {
 
 function take(files) {
   if (files.length) search(files[0]);
-  else fail("That is not a file: drop, paste or choose a picture.");
+  else fail("That is not a file: drop, paste or choose a photo.");
 }
 
 function offer() {
@@ -170,7 +170,7 @@ document.ondrop = (event) => {
 
 try {
   gallery = await ask("gallery");
-  const what = `${counted(gallery.rows, "picture")}, ${counted(gallery.label_count, "label")}, ${gallery.distance} distance.`;
+  const what = `${counted(gallery.rows, "photo")}, ${counted(gallery.label_count, "label")}, ${gallery.distance} distance.`;
   at("about").textContent = [what, ...gallery.notes].join(" ");
   at("column").append(...["label", ...gallery.columns].map((name) => make("option", {}, name)));
   at("file").disabled = !gallery.takes_pictures;

@@ -1,4 +1,4 @@
-"""Check the pictures that clients send, and read those of a gallery."""
+"""Check the images that clients send, and read those of a gallery."""
 
 import io
 import os
@@ -30,12 +30,12 @@ _LARGE = 4_000_000  # pixels from which memory is given back
 
 
 class Decoding:
-    """Let threads decode pictures of at most so many pixels together, in the order in which they ask.
+    """Let threads decode images in the order in which they ask, with at most `pixels` pixels together.
 
-    A larger picture of the gallery is decoded alone.
+    A larger image of the gallery is decoded alone.
 
     Args:
-        pixels: The budget.
+        pixels: Most pixels of all images that are decoded at the same time.
     """
 
     def __init__(self, pixels: int) -> None:
@@ -44,7 +44,7 @@ class Decoding:
 
     @contextmanager
     def __call__(self, pixels: int) -> Iterator[None]:
-        """Wait until there is room for a picture, and return memory to the system after a large one."""
+        """Wait until there is room for an image, and return memory to the system after a large one."""
         taken = min(pixels, self._budget)
         with self._turn, self._changed:
             self._changed.wait_for(lambda: self._free >= taken)
@@ -53,22 +53,22 @@ class Decoding:
             yield
         finally:
             if pixels > _LARGE:
-                give_back_freed_memory()  # the next picture may need far less
+                give_back_freed_memory()  # the next image may need far less
             with self._changed:
                 self._free += taken
                 self._changed.notify()
 
 
 def check_query(content: bytes, pixels: int) -> int:
-    """Return how many pixels a picture has while it is decoded; refuse too many, and files that are not pictures."""
+    """Return how many pixels an image has while it is decoded; refuse too many, and files that are not images."""
     header = _header(content)
     if header is None:
-        raise Refused(415, f"The file is not a picture: use {FORMATS_TEXT}.")
+        raise Refused(415, f"The file is not an image: use {FORMATS_TEXT}.")
     if header.pixels > pixels:
         width, height = header.size
         raise Refused(
             413,
-            f"The picture has {width:,} x {height:,} pixels, and {header.pixels:,} in memory, but the limit is "
+            f"The photo has {width:,} x {height:,} pixels, and {header.pixels:,} in memory, but the limit is "
             f"{pixels:,} pixels: send a smaller one.",
         )
     return header.pixels
@@ -85,7 +85,7 @@ def original(name: str, roots: Sequence[str], decoding: Decoding) -> tuple[str, 
 
 
 def thumbnail(name: str, roots: Sequence[str], decoding: Decoding) -> tuple[str, bytes]:
-    """Return the content type and the content of a small copy of a row's picture."""
+    """Return the content type and the content of a small copy of a row's image."""
     content, box = _read(name, roots)
     with decoding(_examine(content).pixels), _readable():
         picture = cut_thin(read_small(content, SIDE, box)).convert("RGB")
@@ -99,11 +99,11 @@ class _Header(NamedTuple):
 
 
 def _gone() -> Refused:
-    return Refused(404, "The picture is no longer there, or is not a picture.")
+    return Refused(404, "The photo is no longer there, or is not an image.")
 
 
 def _examine(content: bytes) -> _Header:
-    """Read the header of a picture of the gallery."""
+    """Read the header of an image of the gallery."""
     header = _header(content)
     if header is None:
         raise _gone()
@@ -111,14 +111,14 @@ def _examine(content: bytes) -> _Header:
 
 
 def _header(content: bytes) -> _Header | None:
-    """Read the header of a picture without decoding it; None if the format is not supported."""
+    """Read the header of an image without decoding it; None if the format is not supported."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
                 return _Header(str(opened.format), opened.size, decoded_pixels(opened))
     except Image.DecompressionBombError:  # so many pixels that Pillow does not open it
-        raise Refused(413, "The picture has too many pixels: send a smaller one.") from None
+        raise Refused(413, "The photo has too many pixels: send a smaller one.") from None
     except Exception:  # the parser of a format may raise anything
         return None
 

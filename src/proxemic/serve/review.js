@@ -38,7 +38,7 @@ async function alone(work) {
 
 function thumbnail(row) {
   const image = make("img", { src: `items/${row.id}/thumbnail`, alt: row.name });
-  image.onerror = () => image.replaceWith(make("div", { className: "none" }, "no picture"));
+  image.onerror = () => image.replaceWith(make("div", { className: "none" }, "no photo"));
   const further = row.distance === undefined ? (row.label ?? "no label") : row.distance.toFixed(4);
   return make("li", {}, image, make("div", {}, row.name), make("div", { className: "muted" }, further));
 }
@@ -52,8 +52,8 @@ function show(found) {
   at("doubt").hidden = doubt === null;
   at("again").hidden = doubt !== null || !found.left;
   if (doubt === null) {
-    const waits = "Other reviewers are looking at the last pictures, which come back after five minutes.";
-    say(`${at("status").textContent} ${found.left ? waits : "All pictures are decided. To change the labels: proxemic gallery apply"}`);
+    const waits = "Other reviewers are looking at the last photos, which come back after five minutes.";
+    say(`${at("status").textContent} ${found.left ? waits : "All photos are decided. To change the labels: proxemic gallery apply"}`);
     (found.left ? at("again") : at("undo")).focus();
     return;
   }
@@ -71,9 +71,9 @@ function show(found) {
   at("take").hidden = suggested === null;
   at("label").value = "";
   at("neighbours").replaceChildren(
-    ...group("The picture that it repeats", doubt.repeats ? [doubt.repeats] : []),
-    ...group(`Nearest pictures of ${suggested}`, doubt.other),
-    ...group(`Nearest pictures of ${label}`, doubt.own),
+    ...group("The photo that it repeats", doubt.repeats ? [doubt.repeats] : []),
+    ...group(`Nearest photos of ${suggested}`, doubt.other),
+    ...group(`Nearest photos of ${label}`, doubt.own),
   );
   unknown = null;
   at("title").focus({ preventScroll: true });
@@ -114,7 +114,7 @@ function give(label) {
   if (!label) return say("Type a label first.");
   if (!labels.includes(label) && unknown !== label) {
     unknown = label;
-    return say(`No picture has the label ${label} yet: press Enter again to create it.`);
+    return say(`No photo has the label ${label} yet: press Enter again to create it.`);
   }
   if (!labels.includes(label)) labels.push(label);
   at("title").focus({ preventScroll: true }); // at once: a key that is pressed before the answer is no part of a label
@@ -138,7 +138,7 @@ for (const [key, id] of [["k", "keep"], ["t", "take"], ["r", "remove"], ["l", "l
 at("undo").onclick = undo;
 at("again").onclick = () => alone(() => (say(""), next()));
 at("label").oninput = offer;
-at("picture").onerror = () => (at("picture").alt = "no picture");
+at("picture").onerror = () => (at("picture").alt = "no photo");
 at("reviewer").value = localStorage.reviewer ?? "";
 at("reviewer").onchange = () => (localStorage.reviewer = at("reviewer").value);
 at("reviewer").onkeydown = (event) => {

@@ -1,4 +1,4 @@
-"""The review of a gallery: show doubtful pictures to people and store their decisions."""
+"""The review of a gallery: show suspected images to people and store their decisions."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ Session = Annotated[str, Query(min_length=8, max_length=64, description="a rando
 
 
 class Review:
-    """Hand out the doubts about a gallery, worst first, and store decisions beside it, where all workers see them.
+    """Hand out suspected images, worst first, and store decisions next to the gallery, where all workers see them.
 
     Args:
         engine: The engine of the gallery.
@@ -41,9 +41,9 @@ class Review:
             return sorted(filter(None, gallery.store.count_labels()))
 
     def next(self, session: str, wanted: int | None) -> dict[str, Any]:
-        """Return the wanted doubt, the worst one that a session has not seen yet, or the one it postponed longest ago.
+        """Return the wanted image, or the worst that a session has not seen, or the one that it postponed longest ago.
 
-        Doubts that another session saw in the last minutes are left out.
+        Images that another session saw in the last minutes are left out.
         """
         with self._engine.locked() as gallery:
             decided = list_decisions(gallery)
@@ -74,12 +74,12 @@ class Review:
     ) -> dict[str, Any]:
         """Store a decision, unless someone has already decided."""
         if number >= len(self._doubts):
-            raise Refused(404, f"There is no doubt {number}.")
+            raise Refused(404, f"There is no suspected photo {number}.")
         doubt, label, reviewer = self._doubts[number], canonical(label or ""), (reviewer or "").strip()
         if label != printable(label) or reviewer != printable(reviewer):
             raise Refused(422, "The label or the name has characters that cannot be shown: leave them out.")
         if action == "relabel" and not label:
-            raise Refused(422, "label is missing: give the new label of the picture.")
+            raise Refused(422, "label is missing: give the new label of the photo.")
         if action == "relabel" and label == doubt.label:
             action = "keep"
         given = {"keep": doubt.label, "relabel": label, "remove": None}[action]
@@ -139,20 +139,20 @@ def add_review(app: FastAPI, engine: Engine, doubts: Sequence[Doubt]) -> None:
     @app.post("/review/next")
     async def show_next(
         session: Session,
-        number: Annotated[int | None, Query(ge=0, description="the wanted doubt, if it is undecided")] = None,
+        number: Annotated[int | None, Query(ge=0, description="the wanted photo, if it is undecided")] = None,
     ) -> answers.Review:
-        """Return the next doubt, which no other session sees for five minutes."""
+        """Return the next suspected image, which no other session sees for five minutes."""
         return await engine.show(review.next, session, number)
 
     @app.post("/review/{number}")
     async def take_decision(
-        number: Annotated[int, InPath(ge=0, description="the doubt")],
+        number: Annotated[int, InPath(ge=0, description="the number of the suspected photo")],
         session: Session,
         action: Action,
         label: Annotated[str | None, Query(max_length=500, description="the new label")] = None,
         reviewer: Annotated[str | None, Query(max_length=100, description="who decides")] = None,
     ) -> answers.Decided:
-        """Decide about a picture; the answer is sent when the decision is on disk."""
+        """Decide about an image; the answer is sent when the decision is on disk."""
         return await engine.show(review.decide, number, session, action, label, reviewer)
 
     @app.delete("/review/{decision}")

@@ -48,23 +48,23 @@ def serve(
 ) -> None:
     """Serve a gallery over HTTP, as a page and as JSON, until Ctrl-C or SIGTERM.
 
-    The server sends no files but pictures of the gallery, by their ids. The next request sees what other processes
-    change in the gallery.
+    The server sends no files but images of the gallery, by their ids. The next request sees what other processes change
+    in the gallery.
 
     Args:
         gallery: The address of a gallery, as `proxemic.retrieval.Gallery.open` takes it.
-        model: The place of the gallery's model if it has moved.
-        host: The address to listen on; by default only this machine can reach it.
+        model: Path of the gallery's model if it has moved.
+        host: The host name or IP address to listen on; by default only this machine can reach the server.
         port: The port, 0 to 65535; 0 takes a free one.
         token: The secret that clients must send, 16 characters or more; needed if other machines can reach the server.
         names: Further host names of the server, such as the name of a proxy in front of it.
         root_path: The path below which a proxy shows the server, such as ``/shop``; the proxy removes it from
             requests.
-        rate: The false accept rate for which the threshold must have been learnt, beyond which a picture is unknown;
-            None takes any.
-        threshold: A distance to use instead.
+        rate: The false accept rate for which the threshold must have been learnt; None takes any. Images beyond the
+            threshold are unknown.
+        threshold: A distance to use instead of a calibrated threshold.
         review: Whether people may review suspected labels, duplicates and outliers on the page ``/review``. The server
-            finds them before it starts, and keeps decisions beside the gallery; see
+            finds them before it starts, and keeps decisions next to the gallery; see
             `proxemic.retrieval.curation.apply_decisions`.
         limits: The limits of requests, for each worker.
         workers: The number of processes that answer, each with the gallery and its model. A process that ends is
@@ -72,8 +72,8 @@ def serve(
         report: Called with lines for the user, once the gallery is open. None logs them.
 
     Raises:
-        UserError: If there is no such gallery, its model is not there, the port is taken, a token is missing,
-            `root_path` is not a path, or the gallery cannot be reviewed.
+        UserError: If there is no such gallery, its model is missing, the port is taken, a token is missing, `root_path`
+            is not a path, or the gallery cannot be reviewed.
         ValueError: If `threshold` is not a distance, `port` is not a port, or `workers` is less than 1.
         ImportError: If FastAPI, uvicorn or python-multipart is not installed.
 
@@ -121,7 +121,7 @@ def serve(
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
         try:
-            say(f"Serving {about['name']}, {about['rows']:,} pictures, at {address} (Ctrl-C ends)")
+            say(f"Serving {about['name']}, {about['rows']:,} photos, at {address} (Ctrl-C ends)")
             if doubts is not None:
                 say(f"Review its labels at {address}review")
             if workers == 1:
@@ -138,7 +138,7 @@ def serve(
 
 
 def _find_doubts(engine: "Engine", say: Callable[[str], object]) -> "Sequence[Doubt]":
-    """Find doubtful pictures; refuse galleries that cannot store decisions first, because finding takes minutes."""
+    """Find suspected images; refuse galleries that cannot store decisions first, because finding takes minutes."""
     from proxemic.retrieval.curation.decisions import list_decisions
     from proxemic.retrieval.curation.doubts import find_doubts
 

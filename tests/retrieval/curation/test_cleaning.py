@@ -82,7 +82,7 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert wrong.example != wrong.path
     page = (tmp_path / "out" / "index.html").read_text()
     assert "labelled class 08, looks like class 03" in page
-    assert 'alt="a picture of class 03"' in page
+    assert 'alt="a photo of class 03"' in page
     assert duplicates[0] == ("class 06/0.png", "class 02/converted.bmp", "exact")  # of different labels: the worst
     assert cleaning.duplicates[0].labels_differ
     assert sorted(duplicates[1:]) == [
@@ -92,9 +92,9 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert outliers[0] == "photos/alone.png"
     assert [Path(name).name for name in cleaning.unreadable] == ["damaged.png"]
     assert cleaning.pictures == 76
-    assert cleaning.summary().startswith("76 pictures: ")
+    assert cleaning.summary().startswith("76 photos: ")
     assert "2 exact, 1 near and 0 mirrored duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
-    assert notes == ["1 picture cannot be read and is left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
+    assert notes == ["1 photo cannot be read and is left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
 
 
 class Colours(nn.Module):
@@ -148,7 +148,7 @@ def test_a_weak_model_says_so_first(planted: Path, embedder: Embedder, tmp_path:
     assert weak.summary().startswith("The model is too weak to judge labels")
     strong = cleaned(0.1, labels)
     assert (strong.recall, strong.judged, len(strong.labels)) == (1.0, 80, 0)
-    assert strong.summary().startswith("80 pictures: ")
+    assert strong.summary().startswith("80 photos: ")
     wrong = cleaned(0.1, [*labels[1:24], *labels[:1], *labels[24:]])  # 24 of 80: more than a fifth
     assert len(wrong.labels) > 16
     assert wrong.is_weak
@@ -258,7 +258,7 @@ def test_refuses_in_a_sentence(planted: Path, embedder: Embedder, tmp_path: Path
         clean(tmp_path / "x.npy")
     with pytest.raises(ValueError, match="batch_size is 0, but must be at least 1"):
         clean(planted, embedder, batch_size=0)
-    with pytest.raises(UserError, match=r"damaged\.png cannot be read as a picture"):
+    with pytest.raises(UserError, match=r"damaged\.png cannot be read as a photo"):
         clean(planted / "class 00" / "damaged.png", embedder)
     with pytest.raises(UserError, match="could not be written"):
         clean(planted, embedder, out=planted / "alone.png", report=lambda _: None)

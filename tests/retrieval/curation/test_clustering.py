@@ -51,7 +51,7 @@ def test_finds_groups_and_leaves_out_what_is_alone(tmp_path: Path, method: Metho
     # The largest has number 1.
     assert found.numbers.tolist() == [{0: 3, 1: 1, 2: 2, -1: -1}[group] for group in true]
     assert found.agreement is None
-    assert found.summary() == "26 pictures: 3 clusters of 6 to 9, 4 pictures in none."
+    assert found.summary() == "26 photos: 3 clusters of 6 to 9, 4 photos in none."
     x = np.load(tmp_path / "x.npy").astype(float).tolist()
 
     def apart(one: list[float], other: list[float]) -> float:
@@ -96,8 +96,8 @@ def test_a_number_of_groups_divides_all_pictures(tmp_path: Path) -> None:
 
 def test_most_pictures_in_no_group_is_said(tmp_path: Path) -> None:
     write_groups(tmp_path / "x.npy")
-    assert "Most pictures are in no group" in cluster(tmp_path / "x.npy", threshold=1e-6).summary()
-    assert "Most pictures" not in cluster(tmp_path / "x.npy", threshold=0.3).summary()
+    assert "Most photos are in no group" in cluster(tmp_path / "x.npy", threshold=1e-6).summary()
+    assert "Most photos" not in cluster(tmp_path / "x.npy", threshold=0.3).summary()
 
 
 @pytest.mark.parametrize("most", [26, 25])
@@ -131,7 +131,7 @@ def test_pictures_with_labels_are_compared_with_these(photos: Path, embedder: Em
     (photos / "class 00" / "damaged.png").write_bytes(b"")
     notes: list[str] = []
     found = cluster(photos, embedder, out=tmp_path / "groups.csv", report=notes.append)
-    assert notes == ["1 pictures cannot be read, and are left out.", f"Written: {tmp_path / 'groups.csv'}"]
+    assert notes == ["1 photos cannot be read, and are left out.", f"Written: {tmp_path / 'groups.csv'}"]
     labels = torch.tensor([int(Path(name).parent.name[-2:]) for name in found.names])
     assert found.agreement == partition_agreement(labels, found.numbers)
     assert found.agreement is not None
@@ -202,7 +202,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
         cluster(x, method="hdbscan", threshold=0.5)
     with pytest.raises(UserError, match="needs a distance: give one"):
         cluster(x, method="agglomerative")
-    with pytest.raises(UserError, match="vectors are not pictures"):
+    with pytest.raises(UserError, match="vectors are not photos"):
         cluster(x, out=tmp_path / "links")
     away = replace(cluster(x), pixels=FilePixels(["s3://bucket/a.jpg"]))
     with pytest.raises(UserError, match=r"s3://bucket/a\.jpg is not a file on this machine"):
@@ -211,7 +211,7 @@ def test_refuses_in_a_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(ValueError, match="row 0: its vector is zero"):
         cluster(tmp_path / "zero.npy", method="agglomerative", threshold=0.5)
     monkeypatch.setattr(clustering, "MOST", 20)
-    with pytest.raises(UserError, match="takes 20 pictures at most, but there are 26: take the method hdbscan"):
+    with pytest.raises(UserError, match="takes 20 photos at most, but there are 26: take the method hdbscan"):
         cluster(x, method="agglomerative", threshold=0.5)
     assert isinstance(cluster(x), Clusters)
 

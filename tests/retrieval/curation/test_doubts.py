@@ -43,7 +43,7 @@ def test_pictures_elsewhere_are_not_opened(tmp_path: Path) -> None:
     assert find_doubts(gallery, report=str) == ()
     gallery.store.add_roots([str(photos)])
     (doubt,) = find_doubts(gallery, report=str)
-    assert doubt.reasons == ("It has the same pixels as another picture.",)
+    assert doubt.reasons == ("It has the same pixels as another photo.",)
 
 
 def test_doubts_come_from_features_where_a_gallery_keeps_them(tmp_path: Path) -> None:

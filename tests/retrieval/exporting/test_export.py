@@ -201,7 +201,7 @@ def test_killed_at_any_time_there_is_a_file_that_can_be_used(
     [
         (["nothing"], ["nothing is not a model"]),
         (["MODEL"], ["is not a run with known test images", "--data.root"]),
-        (["MODEL", "--data.root", "FLAT"], ["has no pictures of two classes"]),
+        (["MODEL", "--data.root", "FLAT"], ["has no photos of two classes"]),
         (["MODEL", "--data.root", "PHOTOS", "--int8"], ["training images, which only a run knows"]),
         (["RUN", "--to", "torch", "--int8"], ["--int8 is done by ONNX Runtime", "--to onnx"]),
         (["RUN", "--half", "--int8"], ["--half and --int8 are both given"]),

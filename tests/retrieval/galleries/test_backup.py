@@ -72,7 +72,7 @@ def test_from_a_folder_to_each_store_and_back(exported: Path, address: str, tmp_
 
 def test_what_fails_leaves_nothing(exported: Path, address: str, tmp_path: Path) -> None:
     change(exported, tmp_path / "bad.parquet", lambda table: pa.concat_tables([table, table]))
-    with pytest.raises(UserError, match=r"bad\.parquet names a picture twice"):
+    with pytest.raises(UserError, match=r"bad\.parquet names a photo twice"):
         import_gallery(address, tmp_path / "bad.parquet")
     with pytest.raises(UserError, match=r"no gallery|does not exist"):
         open_store(address)

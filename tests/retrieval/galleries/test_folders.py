@@ -35,21 +35,21 @@ def test_a_folder_is_embedded_once_and_followed(photos: Path, tmp_path: Path) ->
     gallery = open_gallery(photos, model, report=said.append)
     assert len(gallery) == 6
     assert gallery.store.address == str(photos)
-    assert said == [f"{photos}: 6 pictures were embedded by {model}, and 0 are known from before"]
+    assert said == [f"{photos}: 6 photos were embedded by {model}, and 0 are known from before"]
     said.clear()
     assert len(open_gallery(photos, model, report=said.append)) == 6
-    assert said == [f"{photos}: 0 pictures were embedded by {model}, and 6 are known from before"]
+    assert said == [f"{photos}: 0 photos were embedded by {model}, and 6 are known from before"]
     said.clear()
     (photos / "class 00" / "0.png").rename(photos / "class 00" / "new.png")
     (photos / "class 01" / "0.png").write_bytes((photos / "class 02" / "0.png").read_bytes() + b"1")
     (photos / "class 02" / "1.png").unlink()
     gallery = open_gallery(photos, model, report=said.append)
     assert len(gallery) == 5
-    assert said == [f"{photos}: 1 pictures were embedded by {model}, and 4 are known from before"]
+    assert said == [f"{photos}: 1 photos were embedded by {model}, and 4 are known from before"]
     hits = gallery.search(photos / "class 01" / "0.png", k=2)[0]
     assert {hit.label for hit in hits} == {"class 01", "class 02"}
     assert sorted(path.name for path in photos.iterdir()) == ["class 00", "class 01", "class 02"]
-    with pytest.raises(UserError, match="is a folder of pictures, not a gallery"):
+    with pytest.raises(UserError, match="is a folder of photos, not a gallery"):
         gallery.remove({"label": "class 00"})
 
 
@@ -87,7 +87,7 @@ def test_the_first_search_takes_one_command(photos: Path, tmp_path: Path, here: 
     query = photos / "class 01" / "0.png"
     found = here("search", photos, query, "-k", "1", "--without-self", "--format", "csv")
     assert found.returncode == 0, found.stderr
-    assert "6 pictures were embedded by timm:tf_efficientnet_lite0" in found.stderr
+    assert "6 photos were embedded by timm:tf_efficientnet_lite0" in found.stderr
     assert re.search(r"^Searched 6 vectors in \d+\.\d seconds$", found.stderr, re.MULTILINE)
     assert found.stdout.splitlines()[1].split(",")[3:5] == [str(photos / "class 01" / "1.png"), "class 01"]
 
@@ -96,10 +96,10 @@ def test_the_first_search_takes_one_command(photos: Path, tmp_path: Path, here: 
 def test_a_gallery_without_a_model_takes_the_default_one(photos: Path, tmp_path: Path, here: Here) -> None:
     made = warm_proxemic("gallery", "create", tmp_path / "shop", photos)
     assert made.returncode == 0, made.stderr
-    assert "No model is given: timm:tf_efficientnet_lite0 embeds the pictures (--model)." in made.stderr
+    assert "No model is given: timm:tf_efficientnet_lite0 embeds the photos (--model)." in made.stderr
     told = here("gallery", "info", tmp_path / "shop").stdout
     assert "timm:tf_efficientnet_lite0" in told
-    assert "1,280 numbers each" in told
+    assert "1,280 dimensions" in told
     found = here("search", tmp_path / "shop", photos / "class 02" / "1.png", "-k", "2", "--format", "csv")
     assert {line.split(",")[4] for line in found.stdout.splitlines()[1:]} == {"class 02"}
 

@@ -347,7 +347,7 @@ def test_a_model_that_takes_vectors(tmp_path: Path) -> None:
         expected = nn.functional.normalize(loaded(torch.tensor(vectors)))
     stored = np.concatenate([item for item, _ in made.store.iterate()])
     np.testing.assert_allclose(stored, expected, atol=1e-6)
-    with pytest.raises(UserError, match="takes vectors, not pictures"):
+    with pytest.raises(UserError, match="takes vectors, not photos"):
         made.add(_one_picture(tmp_path))
     own = replace(Rows.of(torch.rand(2, 3)), made_by=made.store.info.embedder)
     write_embeddings(tmp_path / "made.parquet", own)
@@ -369,7 +369,7 @@ def test_models_that_are_not_those_of_the_gallery(shelf: Path, shop: Path, tmp_p
     with pytest.raises(UserError, match=rf"{other} \(checksum \w{{12}}\) is not the model of {shop}"):
         Gallery.open(shop, other)
     vectors = Gallery.create(tmp_path / "vectors", dim=DIM + 1)
-    with pytest.raises(UserError, match=f"vectors of {DIM} numbers, but those of .* have {DIM + 1}"):
+    with pytest.raises(UserError, match=f"vectors of {DIM} dimensions, but those of .* have {DIM + 1}"):
         Gallery(vectors.store, Embedder.load(other))
 
 

@@ -110,7 +110,7 @@ def test_it_keeps_the_features_of_all_its_pictures(shop: Path, better: Path, tmp
     vectors, items = next(first.store.iterate())
     np.testing.assert_array_equal(features_of(gallery, items["id"].to_numpy()), vectors)
     said = here("improve", tmp_path / "moved", "--out", tmp_path / "again")
-    assert "97 labelled pictures of 12 classes" in said.stdout
+    assert "97 labelled photos of 12 classes" in said.stdout
     assert "learn them by proxemic calibrate" in said.stderr
     np.testing.assert_allclose(
         features_of(Gallery.open(tmp_path / "again"), items["id"].to_numpy()), vectors, atol=1e-6
@@ -142,7 +142,7 @@ def test_what_to_label_next_is_typical_of_a_group(shop: Path, tmp_path: Path, he
     assert suggest_labels(gallery, count=3) == [row["path"] for row in rows]
     (tmp_path / "labels.csv").write_text(said.stdout.replace(",\n", ",new\n"))
     assert relabel(gallery, tmp_path / "labels.csv") == 3
-    assert_refused(here("gallery", "suggest", shop / "shop"), ["All pictures of", "have a label"])
+    assert_refused(here("gallery", "suggest", shop / "shop"), ["All photos of", "have a label"])
 
 
 def test_the_features_of_a_pretrained_network_are_whitened(
@@ -166,7 +166,7 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     words = "gallery", "create", tmp_path / "shop", shop / "photos", "--no-labels", "--model", f"hf:{tmp_path / 'vit'}"
     said = here(*words)
     assert said.stdout == f"96 added, 96 in {tmp_path / 'shop'}\n"
-    assert "The vectors are whitened to 24 numbers" in said.stderr
+    assert "The vectors are whitened to 24 dimensions" in said.stderr
     gallery = Gallery.open(tmp_path / "shop")
     assert gallery.store.roots == (str(shop / "photos"),)
     vectors, items = next(gallery.store.iterate())
@@ -175,7 +175,7 @@ def test_the_features_of_a_pretrained_network_are_whitened(
     head = whitened_head(stock[:60])
     with torch.no_grad():
         np.testing.assert_allclose(vectors, torch.nn.functional.normalize(head(stock)).numpy(), atol=1e-3)
-    assert improve_gallery(gallery).text().startswith("0 labelled pictures of 0 classes: whitened without labels")
+    assert improve_gallery(gallery).text().startswith("0 labelled photos of 0 classes: whitened without labels")
     assert here("gallery", "delete", tmp_path / "shop", "--yes").returncode == 0
     assert not (tmp_path / "shop").exists()  # nor the model in it
     assert here(*words[:2], tmp_path / "plain", *words[3:], "--no-whiten").returncode == 0
@@ -200,7 +200,7 @@ def test_vectors_without_a_model_are_improved_too(shop: Path, tmp_path: Path, he
 def test_without_a_place_it_only_measures(shop: Path, here: Here) -> None:
     before = sorted(shop.rglob("*"))
     told = here("improve", shop / "shop").stdout
-    assert told.startswith("96 labelled pictures of 12 classes\n")
+    assert told.startswith("96 labelled photos of 12 classes\n")
     assert "whitened, without labels" in told
     assert sorted(shop.rglob("*")) == before
 
@@ -211,8 +211,8 @@ def test_what_cannot_be_improved_is_refused(shop: Path, tmp_path: Path, here: He
     empty = Gallery.create(tmp_path / "empty", shop / "network").store.address
     for words, said in (
         ((trained,), "has a trained head of its own"),
-        ((alone,), "fewer than two classes have two labelled rows each: label more of them"),
-        ((empty,), "is empty: add pictures first"),
+        ((alone,), "fewer than two classes have two labelled samples each: label more of them"),
+        ((empty,), "is empty: add photos first"),
         ((shop / "shop", "--out", shop / "photos"), "is not a new or empty folder"),
         (
             (shop / "shop", "--out", "postgresql://host/base/better"),

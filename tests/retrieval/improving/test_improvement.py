@@ -132,5 +132,5 @@ def test_the_same_rows_and_seed_give_the_same_head_and_leave_its_start_as_it_is(
 
 def test_one_label_for_each_class_is_too_little() -> None:
     features, labels = draw(1, seed=8)
-    with pytest.raises(ValueError, match="fewer than two classes have two labelled rows each: label more of them"):
+    with pytest.raises(ValueError, match="fewer than two classes have two labelled samples each: label more of them"):
         improve(features, labels)

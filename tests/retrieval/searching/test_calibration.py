@@ -130,17 +130,17 @@ def test_pictures_too_few_for_a_rate_measure_the_smallest_that_they_can(rows: Ro
     few, said = rows.take(range(0, 60, 3)).with_texts(label=["a", "b"] * 10), list[str]()
     found = calibrate(embedder(), few, rate=0.01, report=said.append)
     assert found.rate == 1 / 20
-    assert any("20 pictures measure no false accept rate below 0.05" in item for item in said)
-    assert "takes 100 pictures to measure, not 20" in str(found.check_rate(0.01))
+    assert any("20 photos measure no false accept rate below 0.05" in item for item in said)
+    assert "takes 100 photos to measure, not 20" in str(found.check_rate(0.01))
 
 
 def test_few_classes_few_pictures_and_a_larger_gallery_are_a_reason_for_caution(rows: Rows) -> None:
     found = calibrate(embedder(), rows, rate=0.1)
     assert found.caution() is found.caution(400) is None
-    assert "among 200 pictures, while this gallery has 401: more unknown" in str(found.caution(401))
+    assert "among 200 photos, while this gallery has 401: more unknown" in str(found.caution(401))
     strict = calibrate(embedder(), rows, rate=0.01)
-    assert "20 classes and 1,000 pictures" in str(strict.caution()), "two false accepts say little"
-    assert "20 classes and 1,000 pictures" in strict.text()
+    assert "20 classes and 1,000 photos" in str(strict.caution()), "two false accepts say little"
+    assert "20 classes and 1,000 photos" in strict.text()
     few = rows.take(range(152)).with_texts(label=[f"{row % 19}" for row in range(152)])
     small = calibrate(embedder(), few, rate=0.1)
     assert math.isnan(small.low)
@@ -192,8 +192,8 @@ def test_leaving_out_classes_of_the_gallery_foresees_unknown_siblings(tmp_path: 
     said: list[str] = []
     calibrate(gallery=gallery, rate=0.1, report=said.append)
     assert f"the threshold {after.threshold:.4f} for a rate of 0.05" in said[0]
-    assert "learnt from 360 pictures of 60 classes" in said[0]
-    assert f"{100 * after.false_accepts:.2f} % of the unknown pictures here pass it" in said[0]
+    assert "learnt from 360 photos of 60 classes" in said[0]
+    assert f"{100 * after.false_accepts:.2f} % of the unknown photos here pass it" in said[0]
     assert gallery.read_calibration().rate == 0.1
 
 
@@ -251,9 +251,9 @@ def test_a_run_is_calibrated_by_its_validation_classes(copy: Path, here: Here) -
     result = here("calibrate", copy)
     assert result.returncode == 0, result.stderr
     for words in (
-        f"validation classes of {copy}: 18 pictures of 3 classes",
+        f"validation classes of {copy}: 18 photos of 3 classes",
         "This means little",
-        "20 classes and 180 pictures",
+        "20 classes and 180 photos",
     ):
         assert words in " ".join(result.stdout.split()), result.stdout
     kept = json.loads((copy / "calibration.json").read_text())
@@ -308,7 +308,7 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     assert not (copy / "calibration.json").exists(), "it belongs to the gallery"
     again = here("calibrate", "--gallery", tmp_path / "shop", "--rate", "0.2")
     assert f"the threshold {found['threshold']:.4f} for a rate of 0.0238" in again.stderr
-    assert "learnt from 42 pictures of 7 classes" in again.stderr
+    assert "learnt from 42 photos of 7 classes" in again.stderr
     assert f"Kept in {tmp_path / 'shop'}" in again.stdout
     assert "20" in again.stdout.split("│")[1], "rates and shares are all in percent"
     for name in classes["train"][:2]:
@@ -321,13 +321,13 @@ def test_classes_of_a_gallery_that_were_trained_on_are_no_unknown_ones(
     )
     found = json.loads(unknown.stdout)
     assert (found["classes"], found["images"], found["searched"]) == (7, 42, 12)
-    assert "30 of 72 pictures belong to classes that were trained on: left out." in unknown.stderr
+    assert "30 of 72 photos belong to classes that were trained on: left out." in unknown.stderr
     assert_refused(here("calibrate", copy, "--gallery", tmp_path / "old", "--split", "test"), ["leave the split"])
     table = here("report", tmp_path / "old", "--out", tmp_path / "old.html")
     assert table.returncode == 0, table.stderr
     page = (tmp_path / "old.html").read_text()
-    assert "42 pictures of 7 classes" in page
-    assert "20 classes and 34 pictures" in page
+    assert "42 photos of 7 classes" in page
+    assert "20 classes and 34 photos" in page
 
 
 def test_vectors_that_the_model_made_are_taken(rows: Rows, copy: Path, tmp_path: Path, here: Here) -> None:
@@ -341,7 +341,7 @@ def test_vectors_that_the_model_made_are_taken(rows: Rows, copy: Path, tmp_path:
     write_embeddings(file, replace(content, made_by="another"))
     assert_refused(here("calibrate", copy, "--data.root", file), ["were made by another model (checksum another)"])
     write_embeddings(file, rows)
-    assert_refused(here("calibrate", copy, "--data.root", file), ["has 24 numbers", "have 16"])
+    assert_refused(here("calibrate", copy, "--data.root", file), ["has 24 dimensions", "have 16"])
     np.save(tmp_path / "bare.npy", rows.embeddings[:, :16].numpy())
     assert_refused(here("calibrate", copy, "--data.root", tmp_path / "bare.npy"), ["gives no labels"])
 

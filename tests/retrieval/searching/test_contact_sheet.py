@@ -99,7 +99,7 @@ def test_the_page(result: SearchResult, tmp_path: Path) -> None:
 def test_the_page_in_a_browser(browse: Opened, result: SearchResult, tmp_path: Path, look: dict[str, Any]) -> None:
     write_contact_sheet(result, tmp_path / "sheet.html")
     with browse((tmp_path / "sheet.html").as_uri(), **look) as page:
-        assert page.title() == "Nearest pictures in shop"
+        assert page.title() == "Nearest photos in shop"
         assert faults_of_access(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 

@@ -121,7 +121,7 @@ def test_a_larger_gallery_than_the_thresholds_were_learnt_with_is_said(tmp_path:
     gallery.add_vectors(many, [f"{row}" for row in range(len(many))], names * 3)
     found = recognize(gallery, saved(tmp_path / "queries.npy", rows[:2].numpy()))
     note, advice = found.notes
-    assert "among 480 pictures, while this gallery has 1,440: more unknown pictures" in note
+    assert "among 480 photos, while this gallery has 1,440: more unknown photos" in note
     assert f"proxemic calibrate --gallery {tmp_path / 'shop'}" in advice
     assert "learnt from 40 classes (in nine of ten halves of them, " in " ".join(found.text().split())
 

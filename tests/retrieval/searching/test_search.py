@@ -51,7 +51,7 @@ def test_queries_that_cannot_be_read_are_left_out(shelf: Path, shop: Gallery, tm
         "bad.jpg": "its content is not JPEG, PNG, WebP, BMP, GIF or TIFF",
         "missing.png": "no such file",
     }
-    with pytest.raises(UserError, match=r"bad\.jpg cannot be read as a picture \(.*\), nor any of 1 more"):
+    with pytest.raises(UserError, match=r"bad\.jpg cannot be read as a photo \(.*\), nor any of 1 more"):
         search_gallery(shop, tmp_path / "bad.jpg", tmp_path / "missing.png")
 
 

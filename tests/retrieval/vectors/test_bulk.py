@@ -159,7 +159,7 @@ def test_a_killed_command_goes_on(photos: Path, whole: Path, tmp_path: Path, cac
         assert not out.exists()
     done = warm.run(*PROGRAM, *words(photos, out), environment=environment(cache))
     assert done.returncode == 0, done.stderr
-    before = int(done.stderr.split(" of 64 pictures were embedded before")[0].split()[-1])
+    before = int(done.stderr.split(" of 64 photos were embedded before")[0].split()[-1])
     assert 32 <= before < 64
     same(out, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
@@ -190,7 +190,7 @@ def test_processes_of_torchrun_share_the_work_and_one_may_be_killed(
     results = finish(start_together(2, *words(photos, out), program=PROGRAM))
     assert [result.returncode for result in results] == [0, 0], results
     assert [result.stdout.startswith("64 x 4 in") for result in results] == [True, False]
-    assert "of 64 pictures were embedded before" in results[0].stderr
+    assert "of 64 photos were embedded before" in results[0].stderr
     same(out, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["v.parquet"]
     results = finish(start_together(2, "embed", photos / "none", "--model", photos / "model", "--out", out))
@@ -228,17 +228,17 @@ def test_pictures_that_cannot_be_read_are_listed(photos: Path, tmp_path: Path, h
     torch.testing.assert_close(content.embeddings, _by_hand(photos / "model", content.names))
     names = [str(folder / "class 00" / "0.png"), *(str(folder / "class 01" / f"{number}.png") for number in range(4))]
     assert [*written.unreadable] == names
-    assert "5 of 12 pictures cannot be read, listed in" in said[1]
+    assert "5 of 12 photos cannot be read, listed in" in said[1]
     assert "notes.txt" in said[0]
     with (tmp_path / "v.unreadable.csv").open() as file:
         assert [row["path"] for row in csv.DictReader(file)] == names
     flags = ["--batch-size", "4", "--workers", "0", "--strict"]
     assert_refused(
-        here("embed", folder / "class 01", "--model", photos / "model", "--out", out, *flags), ["None of 4 pictures"]
+        here("embed", folder / "class 01", "--model", photos / "model", "--out", out, *flags), ["None of 4 photos"]
     )
     folder.joinpath("notes.txt").unlink()
     result = here("embed", folder, "--model", photos / "model", "--out", tmp_path / "strict.npy", *flags)
-    assert_refused(result, ["5 of 12 pictures cannot be read", "strict.unreadable.csv"])
+    assert_refused(result, ["5 of 12 photos cannot be read", "strict.unreadable.csv"])
     assert not (tmp_path / "strict.npy").exists()
     for name in names:
         Image.new("RGB", (SIZE, SIZE)).save(name)
@@ -336,7 +336,7 @@ def test_pictures_and_vectors_may_be_behind_addresses(
     for number in range(4):
         memory.mv(f"/bucket/photos/class 01/{number}.png", f"/bucket/kept{number}.png")
         memory.pipe_file(f"/bucket/photos/class 01/{number}.png", b"")
-    with pytest.raises(UserError, match="5 of 65 pictures cannot be read"):
+    with pytest.raises(UserError, match="5 of 65 photos cannot be read"):
         embed_to_file(f"{bucket}/photos", out, photos / "model", batch_size=4, workers=0, strict=True)
     assert memory.cat_file("/bucket/out/v.unreadable.csv").count(b"\n") == 6
     memory.rm("/bucket/photos/class 00/bad.png")

@@ -248,7 +248,7 @@ open_gallery(sys.argv[1], sys.argv[2], report=print)
     for process in both:
         out, err = process.communicate()
         assert process.returncode == 0, err
-        assert "36 pictures" in out or "known from before" in out
+        assert "36 photos" in out or "known from before" in out
     embedder = Embedder.load(model)
     assert embedder.source.converted.network is not None  # type: ignore[attr-defined]
     assert not [*(cache / "networks").glob(".*")]
@@ -269,7 +269,7 @@ def test_commands_say_by_what_pictures_were_embedded(
 ) -> None:
     said: list[str] = []
     gallery = open_gallery(photos, model, report=said.append)
-    assert "36 pictures were embedded by" in said[0]
+    assert "36 photos were embedded by" in said[0]
     assert ONNX_RUNTIME in said[0]
     query = sorted(photos.rglob("*.png"))[7]
     assert gallery.search(query, k=1)[0][0].path == str(query)

@@ -94,7 +94,7 @@ def test_the_command_takes_words(shop: Path, here: Here) -> None:
     answers = Gallery.open(shop).search(text=["a red car", "blue hat"], k=2)
     for found, text, hits in zip(json.loads(result.stdout), ("a red car", "blue hat"), answers, strict=True):
         assert (found["query"], [hit["id"] for hit in found["hits"]]) == (text, [hit.id for hit in hits])
-    assert_refused(here("search", shop), "give pictures, files of vectors, or texts (--text)")
+    assert_refused(here("search", shop), "give photos, files of vectors, or texts (--text)")
     assert_refused(here("search", shop, "--text", " "), "a text is empty")
 
 

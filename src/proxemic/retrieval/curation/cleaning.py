@@ -42,7 +42,7 @@ from proxemic.tables import counted
 with optional_dependency("train"):
     pass
 
-_KEPT = 65_536  # small pictures in memory, of at most 4 kB
+_KEPT = 65_536  # small images in memory, of at most 4 kB
 
 
 def clean(
@@ -56,17 +56,17 @@ def clean(
 ) -> Cleaning:
     """Find labels that are probably wrong, duplicates, also across splits, and outliers.
 
-    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Pictures
+    Duplicates may be recompressed, resized, brightened or mirrored; cropped and rotated ones are not found. Images
     without labels are only examined for duplicates and outliers. Splits come from the column ``split`` of a table, or
     from folders train, validation and test. In a file of vectors, near duplicates are vectors that nearly coincide.
 
     Args:
         sources: One or several sources of `list_pictures`, or one file of vectors.
-        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for pictures,
-            and no model for vectors. The model may have been trained on the same labels, wrong ones included.
+        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for images, and
+            no model for vectors. The model may have been trained on the same labels, wrong ones included.
         out: A folder for the tables and the page, see `Cleaning.write`; None writes nothing.
-        batch_size: Pictures per batch of the network.
-        workers: Processes that read and prepare pictures.
+        batch_size: Images per batch of the network.
+        workers: Processes that read and prepare images.
         report: Called with notes for the user.
 
     Returns:
@@ -94,7 +94,7 @@ def clean(
     found = examine(rows, distance)
     if found.unreadable:
         are = "is" if len(found.unreadable) == 1 else "are"
-        report(f"{counted(len(found.unreadable), 'picture')} cannot be read and {are} left out.")
+        report(f"{counted(len(found.unreadable), 'photo')} cannot be read and {are} left out.")
     if out is not None:
         report(f"Written: {found.write(out)}")
     return found
@@ -108,7 +108,7 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
     names, texts, unreadable = rows.names, rows.labels, {**rows.unreadable}
     splits = [None if text is None else SPLITS.get(text.lower()) for text in rows.texts("split")]
     pixels = rows.pixels if isinstance(rows.pixels, FilePixels) else None
-    # Training first: a copy of a training picture should leave the other split.
+    # Training first: a copy of a training image should leave the other split.
     order = sorted(range(len(names)), key=lambda row: [None, *SPLITS.values()].index(splits[row]))
     copies, signatures = None, None
     if pixels is not None:
@@ -160,7 +160,7 @@ def examine(rows: Rows, distance: Distance) -> Cleaning:
 
 
 def _example(names: Sequence[str], embeddings: Tensor, labels: Tensor, label: Tensor, row: int) -> str:
-    """Return the name of the picture nearest to the mean of a label, other than the given row."""
+    """Return the name of the image nearest to the mean of a label, other than the given row."""
     members = (labels == label).nonzero()[:, 0]
     others = members[members != row]
     if not len(others):
@@ -194,7 +194,7 @@ def _duplicates(
 
 
 def _look(pixels: FilePixels) -> tuple[list[bytes], np.ndarray, dict[int, str]]:
-    """Read all pictures in full, in threads: hashes, signatures, and why a picture has none."""
+    """Read all images in full, in threads: hashes, signatures, and why an image has none."""
 
     def one(row: int) -> tuple[bytes, np.ndarray, str | None]:
         try:

@@ -1,4 +1,4 @@
-"""Group unlabelled pictures by their embeddings."""
+"""Group unlabelled images by their embeddings."""
 
 import os
 import warnings
@@ -100,17 +100,17 @@ _COLUMNS = ("path", "cluster", "distance")
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Pictures in groups.
+    """Images in groups.
 
     Args:
-        names: The names of the pictures.
-        numbers: The cluster of each picture, from 1, the largest first; -1 for pictures in no cluster.
-        distances: Distance of each picture to the medoid of its cluster; NaN for pictures in no cluster.
-        medoids: The row of each cluster's medoid, the picture nearest to the mean of the cluster.
+        names: The names of the images.
+        numbers: The cluster of each image, from 1, the largest first; -1 for images in no cluster.
+        distances: Distance of each image to the medoid of its cluster; NaN for images in no cluster.
+        medoids: The row of each cluster's medoid, the image nearest to the mean of the cluster.
         threshold: The threshold of agglomerative clustering; None for other methods.
-        agreement: Agreement with the labels; None if no picture has a label.
-        unreadable: Why further pictures could not be read, by their names.
-        pixels: The pictures; None for vectors.
+        agreement: Agreement with the labels; None if no image has a label.
+        unreadable: Why further images could not be read, by their names.
+        pixels: The images; None for vectors.
     """
 
     names: tuple[str, ...]
@@ -123,15 +123,15 @@ class Clusters:
     pixels: FilePixels | None
 
     def summary(self) -> str:
-        """Count the clusters in a sentence, warn if most pictures are in none, and report the agreement with labels."""
+        """Count the clusters in a sentence, warn if most images are in none, and report the agreement with labels."""
         none = int((self.numbers < 0).sum())
         sizes = self.numbers[self.numbers > 0].bincount()[1:]
         of = f" of {int(sizes.min()):,} to {int(sizes.max()):,}" if len(sizes) else ""
-        text = f"{len(self.names):,} pictures: {len(self.medoids):,} clusters{of}, {none:,} pictures in none."
+        text = f"{len(self.names):,} photos: {len(self.medoids):,} clusters{of}, {none:,} photos in none."
         if none > len(self.names) / 2:
             text += (
-                " Most pictures are in no group: give the number of groups (--groups), a larger threshold "
-                "(--threshold) or a smaller --min-size, or learn a threshold from labelled pictures with proxemic "
+                " Most photos are in no group: give the number of groups (--groups), a larger threshold "
+                "(--threshold) or a smaller --min-size, or learn a threshold from labelled photos with proxemic "
                 "calibrate."
             )
         if (found := self.agreement) is not None:
@@ -142,7 +142,7 @@ class Clusters:
         return text
 
     def write(self, out: str | os.PathLike[str]) -> Path:
-        """Write a table if the name ends in .csv, otherwise a new folder of links to the pictures.
+        """Write a table if the name ends in .csv, otherwise a new folder of links to the images.
 
         The table has the columns ``path``, ``cluster`` and ``distance``. The folder contains ``cluster-0001`` and so
         on, with numbered links, the medoid first, and ``none``.
@@ -154,7 +154,7 @@ class Clusters:
             The path.
 
         Raises:
-            UserError: If the folder exists already, there are no pictures to link to, or it cannot be written.
+            UserError: If the folder exists already, there are no images to link to, or it cannot be written.
         """
         out = Path(out)
         check_folder(out)
@@ -170,7 +170,7 @@ class Clusters:
     def _write_links(self, out: Path) -> None:
         _check_new(out)
         if self.pixels is None:
-            raise UserError(f"--out {out} is a folder for links, but vectors are not pictures: name a .csv file.")
+            raise UserError(f"--out {out} is a folder for links, but vectors are not photos: name a .csv file.")
         if remote := next((path for path in self.pixels.paths if isinstance(path, str)), None):
             raise UserError(
                 f"--out {out} is a folder for links, but {remote} is not a file on this machine: name a .csv file."
@@ -202,34 +202,34 @@ def cluster(
     workers: int = 0,
     report: Callable[[str], object] = print,
 ) -> Clusters:
-    """Group pictures whose embeddings are near to each other.
+    """Group images whose embeddings are near to each other.
 
-    K-means divides all pictures into a given number of groups. Agglomerative clustering, with average linkage, joins
+    K-means divides all images into a given number of groups. Agglomerative clustering, with average linkage, joins
     groups as long as their mean distance is below a threshold; it holds the distances of all pairs in memory. HDBSCAN
-    needs neither a number nor a threshold, finds groups of any density, and leaves out pictures in no group.
+    needs neither a number nor a threshold, finds groups of any density, and leaves out images in no group.
 
     Args:
         sources: One or several sources of `list_pictures`, or one file of vectors.
-        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for pictures,
-            and no model for vectors.
+        model: An `Embedder`, or its path or name. None takes EfficientNet-Lite0 with ImageNet's weights for images, and
+            no model for vectors.
         method: ``kmeans``, ``agglomerative`` or ``hdbscan``. None takes k-means if the number of groups is given,
             agglomerative clustering if a threshold is given or was learnt by `calibrate` and there are no more than
-            20,000 pictures, or else HDBSCAN.
+            20,000 images, or else HDBSCAN.
         groups: The number of groups of k-means.
-        min_size: Fewest pictures of a group; smaller groups are dissolved. None takes 5, and 1 for k-means.
+        min_size: Fewest images of a group; smaller groups are dissolved. None takes 5, and 1 for k-means.
         threshold: Mean distance up to which agglomerative clustering joins groups; None takes the threshold that
             `calibrate` learnt for groups.
         rate: Take the threshold that `calibrate` learnt for this false accept rate instead, which makes smaller groups.
         out: Where to write the groups, see `Clusters.write`; None writes nothing.
-        batch_size: Pictures per batch of the network.
-        workers: Processes that read and prepare pictures.
+        batch_size: Images per batch of the network.
+        workers: Processes that read and prepare images.
         report: Called with notes for the user.
 
     Returns:
         The clusters.
 
     Raises:
-        UserError: If nothing can be read, there is no threshold, there are too many pictures for agglomerative
+        UserError: If nothing can be read, there is no threshold, there are too many images for agglomerative
             clustering, or `out` cannot be written.
         ValueError: If an argument is out of its range.
         ImportError: Without scikit-learn, of the extra ``train``.
@@ -261,7 +261,7 @@ def cluster(
         count = sum(map(len, opened))
         if count > MOST:
             raise UserError(
-                f"Agglomerative clustering holds the distances of all pairs, and takes {MOST:,} pictures at most, but "
+                f"Agglomerative clustering holds the distances of all pairs, and takes {MOST:,} photos at most, but "
                 f"there are {count:,}: take the method hdbscan, or cluster parts of them."
             )
     distance = "cosine" if embedder is None else embedder.distance
@@ -272,10 +272,10 @@ def cluster(
     for note in rows.notes:
         report(note)
     if rows.unreadable:
-        report(f"{len(rows.unreadable):,} pictures cannot be read, and are left out.")
+        report(f"{len(rows.unreadable):,} photos cannot be read, and are left out.")
     if method == "agglomerative" and len(x) > MOST:
         method, threshold = "hdbscan", None
-        report(f"Agglomerative clustering takes {MOST:,} pictures at most: HDBSCAN is used for {len(x):,}.")
+        report(f"Agglomerative clustering takes {MOST:,} photos at most: HDBSCAN is used for {len(x):,}.")
     least = (5 if groups is None else 1) if min_size is None else min_size
     if groups is not None:
         raw = _kmeans(x, groups)
@@ -346,12 +346,12 @@ def _settle(
 
 def _kmeans(x: Float32[Tensor, "rows dim"], groups: int) -> Int64[Tensor, " rows"]:
     if not 1 <= groups <= len(x):
-        raise UserError(f"--groups is {groups:,}, but must be from 1 to {len(x):,}, the number of pictures.")
+        raise UserError(f"--groups is {groups:,}, but must be from 1 to {len(x):,}, the number of photos.")
     with optional_dependency("train"):
         from sklearn.cluster import KMeans
         from sklearn.exceptions import ConvergenceWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # equal pictures leave clusters empty
+        warnings.simplefilter("ignore", ConvergenceWarning)  # equal images leave clusters empty
         made = KMeans(groups, n_init=3, random_state=0)  # pyright: ignore[reportArgumentType]
         return torch.from_numpy(made.fit_predict(x.numpy())).long()
 

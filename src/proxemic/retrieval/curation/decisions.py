@@ -1,4 +1,4 @@
-"""People's decisions about the pictures of a gallery: store them beside it, list them, apply them to its labels."""
+"""People's decisions about the images of a gallery: store them next to it, list them, apply them to its labels."""
 
 import csv
 import os
@@ -18,22 +18,22 @@ from proxemic.retrieval.galleries.items import further_columns
 from proxemic.retrieval.galleries.stores import Store
 
 Action = Literal["keep", "relabel", "remove"]
-_SHOWN_FOR = timedelta(minutes=5)  # for this long, a picture is shown to one reviewer only
+_SHOWN_FOR = timedelta(minutes=5)  # for this long, an image is shown to one reviewer only
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A person's decision about a picture.
+    """A person's decision about an image.
 
     Args:
         number: Number of the decision.
         time: Time of the decision in UTC, in ISO 8601.
         reviewer: The name that the person gave, or None.
-        path: The picture.
-        action: ``keep`` the label, ``relabel`` the picture or ``remove`` it.
-        previous: Label of the picture at that time, or None.
-        label: The new label; None for a picture that is removed or has no label.
-        state: ``open``; ``applied``; or ``outdated`` if the picture had another label, or was gone, when the decisions
+        path: The image.
+        action: ``keep`` the label, ``relabel`` the image or ``remove`` it.
+        previous: Label of the image at that time, or None.
+        label: The new label; None for an image that is removed or has no label.
+        state: ``open``; ``applied``; or ``outdated`` if the image had another label, or was gone, when the decisions
             were applied.
     """
 
@@ -79,13 +79,13 @@ def _now(before: timedelta = timedelta()) -> str:
 
 
 def looked_at(store: Store) -> dict[str, tuple[str, bool]]:
-    """Return the last session that was shown each undecided picture, and whether it is still reserved for it."""
+    """Return the last session that was shown each undecided image, and whether it is still reserved for it."""
     found = store.decisions("SELECT path, session, time FROM {decisions} WHERE state = 'looking' ORDER BY time")
     return {path: (session, time >= _now(_SHOWN_FOR)) for path, session, time in found}
 
 
 def claim(store: Store, path: str, session: str) -> bool:
-    """Reserve an undecided picture for a session; return False if another has it, or it was decided."""
+    """Reserve an undecided image for a session; return False if another has it, or it was decided."""
     return bool(store.decisions(_CLAIM, (path, _now(), session, _now(_SHOWN_FOR))))
 
 
@@ -104,12 +104,12 @@ def decide(
 
 
 def withdraw(store: Store, number: int, session: str) -> bool:
-    """Withdraw a decision and reserve its picture for a session; return False if it is not open any more."""
+    """Withdraw a decision and reserve its image for a session; return False if it is not open any more."""
     return bool(store.decisions(_WITHDRAW, (_now(), session, number)))
 
 
 def list_decisions(gallery: Gallery | str | os.PathLike[str]) -> tuple[Decision, ...]:
-    """List people's decisions about the pictures of a gallery, oldest first.
+    """List people's decisions about the images of a gallery, oldest first.
 
     Args:
         gallery: A gallery in a folder or in PostgreSQL, or its address.
@@ -136,10 +136,10 @@ class Applied:
     """Result of applying decisions.
 
     Args:
-        relabelled: Number of pictures whose label changed.
+        relabelled: Number of images whose label changed.
         removed: Number of rows removed from the gallery.
-        kept: Number of pictures whose label was confirmed.
-        outdated: Decisions that were not applied, as their pictures have another label by now, or are gone.
+        kept: Number of images whose label was confirmed.
+        outdated: Decisions that were not applied, as their images have another label by now, or are gone.
     """
 
     relabelled: int
@@ -151,7 +151,7 @@ class Applied:
 def apply_decisions(gallery: Gallery | str | os.PathLike[str]) -> Applied:
     """Apply the open decisions to the labels of a gallery, in one step, and mark them as applied.
 
-    Removed pictures leave the gallery, but no file is moved or deleted. If the process is killed, all decisions are
+    Removed images leave the gallery, but no file is moved or deleted. If the process is killed, all decisions are
     applied or none.
 
     Args:
@@ -198,7 +198,7 @@ def _apply(store: Store) -> Applied:
 def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
     """Write the labels that a gallery has after `apply_decisions`, as a table to train on.
 
-    The table has the columns ``path`` and ``label`` and the gallery's further ones. Pictures to remove, and pictures
+    The table has the columns ``path`` and ``label`` and the gallery's further ones. Images to remove, and images
     without a label, are left out.
 
     Args:
@@ -206,7 +206,7 @@ def write_corrected_table(gallery: Gallery | str | os.PathLike[str], out: str | 
         out: A .csv file.
 
     Returns:
-        Number of pictures in the table.
+        Number of images in the table.
 
     Raises:
         UserError: If there is no such gallery, its store cannot keep decisions, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""Find pictures of a gallery that people should review."""
+"""Find images of a gallery that people should review."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ _REPEATS = {"exact": "has the same pixels as", "near": "looks nearly like", "mir
 
 @dataclass(frozen=True)
 class Doubt:
-    """A picture whose label may be wrong, which repeats another, or which resembles no other.
+    """An image whose label may be wrong, which repeats another, or which resembles no other.
 
     Args:
-        path: The picture.
-        label: Label of the picture, or None.
+        path: The image.
+        label: Label of the image, or None.
         suggested: A label that may be right, or None.
         reasons: A sentence for each finding.
-        repeats: The picture that it repeats, or None.
+        repeats: The image that it repeats, or None.
     """
 
     path: str
@@ -34,18 +34,18 @@ class Doubt:
 
 
 def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = None) -> tuple[Doubt, ...]:
-    """Find pictures that people should review: suspected labels, then duplicates, then outliers, worst first.
+    """Find images that people should review: suspected labels, then duplicates, then outliers, worst first.
 
     The findings are those of `clean`. They are computed from the gallery's features, as improved vectors hide wrong
-    labels, or from its vectors if it stores no features. Each picture is listed once, with all its findings. Pictures
-    that may be opened are read in full to find duplicates.
+    labels, or from its vectors if it stores no features. Each image is listed once, with all its findings. Images that
+    may be opened are read in full to find duplicates.
 
     Args:
         gallery: A gallery with or without labels; it is unchanged.
         report: Called with a summary of the findings. None logs it.
 
     Returns:
-        A doubt for each picture with findings.
+        A `Doubt` for each image with findings.
 
     Raises:
         UserError: If the gallery cannot be reached or read.
@@ -72,7 +72,7 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
             item.path,
             item.label,
             item.suggested,
-            (f"It is nearer to pictures of {item.suggested} than to those of {item.label} (score {item.score:.2f}).",),
+            (f"It is nearer to photos of {item.suggested} than to those of {item.label} (score {item.score:.2f}).",),
         )
         for item in found.labels
     }
@@ -81,10 +81,10 @@ def find_doubts(gallery: Gallery, *, report: Callable[[str], object] | None = No
             duplicate.path,
             Doubt(duplicate.path, duplicate.label, duplicate.label_of if duplicate.labels_differ else None),
         )
-        reason = f"It {_REPEATS[duplicate.kind]} another picture" + ", of another split" * duplicate.across_splits + "."
+        reason = f"It {_REPEATS[duplicate.kind]} another photo" + ", of another split" * duplicate.across_splits + "."
         doubts[duplicate.path] = replace(doubt, reasons=(*doubt.reasons, reason), repeats=duplicate.of)
     for outlier in found.outliers:
         doubt = doubts.get(outlier.path, Doubt(outlier.path, outlier.label))
-        reason = f"It is far from all other pictures (outlier score {outlier.score:.1f})."
+        reason = f"It is far from all other photos (outlier score {outlier.score:.1f})."
         doubts[outlier.path] = replace(doubt, reasons=(*doubt.reasons, reason))
     return tuple(doubts.values())

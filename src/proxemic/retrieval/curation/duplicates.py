@@ -1,4 +1,4 @@
-"""Find duplicate pictures: the same pixels, or nearly the same look and nearly the same embedding."""
+"""Find duplicate images: the same pixels, or nearly the same look and nearly the same embedding."""
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
@@ -19,11 +19,11 @@ from proxemic.retrieval.curation.scores import nearest_others
 _SIDE, _LIGHT, _COLOUR = 32, 8, 3
 _DETAIL = 64  # pixels per side: compression changes finer detail
 LENGTH = _LIGHT**2 - 1 + 2 * _COLOUR**2
-_FAINT = 1.0  # least standard deviation of the grey levels of a picture with structure
+_FAINT = 1.0  # least standard deviation of the grey levels of an image with structure
 
 
 def content_hash(image: Image.Image) -> bytes:
-    """Hash the size and the decoded pixels of a picture: lossless copies in other formats have the same hash.
+    """Hash the size and the decoded pixels of an image: lossless copies in other formats have the same hash.
 
     >>> picture = Image.new("L", (4, 3), 7)
     >>> content_hash(picture) == content_hash(picture.convert("RGB")) != content_hash(picture.resize((3, 4)))
@@ -36,10 +36,10 @@ def content_hash(image: Image.Image) -> bytes:
 def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
     """Compute low frequencies, scaled to unit length, that recompression, resizing and brightening hardly change.
 
-    As in the perceptual hash pHash, they come from the discrete cosine transform of the picture at 32 by 32 pixels: the
+    As in the perceptual hash pHash, they come from the discrete cosine transform of the image at 32 by 32 pixels: the
     64 lowest of the luminance without its mean, and the 9 lowest of each chrominance, so that a shirt in two colours
-    makes two signatures. They are compared by correlation, not as bits: in drawings and symmetric pictures, many are
-    nearly 0, and rounding would decide their bits. A picture without structure has zeros, which resemble nothing.
+    makes two signatures. They are compared by correlation, not as bits: in drawings and symmetric images, many are
+    nearly 0, and rounding would decide their bits. An image without structure has zeros, which resemble nothing.
 
     >>> ramp = Image.linear_gradient("L")
     >>> round(float(signature(ramp) @ signature(ramp.resize((90, 70)).point(lambda grey: grey * 0.8))), 2)
@@ -58,7 +58,7 @@ def signature(image: Image.Image) -> Float32[np.ndarray, " numbers"]:
 
 
 def mirrored(signatures: Float32[np.ndarray, "rows numbers"]) -> Float32[np.ndarray, "rows numbers"]:
-    """Return the signatures of the same pictures, mirrored left to right.
+    """Return the signatures of the same images, mirrored left to right.
 
     Mirroring changes the sign of the frequencies that are odd from left to right.
 
@@ -80,7 +80,7 @@ def reduced(image: Image.Image) -> Image.Image:
 def difference(first: Image.Image, second: Image.Image) -> float:
     """Compute 1 minus the correlation of two results of `reduced`, at three quarters of the smaller size.
 
-    At the full smaller size, resampling the other picture would count: on Glyphs that costs half of the recall.
+    At the full smaller size, resampling the other image would count: on Glyphs that costs half of the recall.
 
     >>> ramp = Image.linear_gradient("L")
     >>> round(difference(reduced(ramp), reduced(ramp.resize((40, 40)))), 2)
@@ -100,9 +100,9 @@ _SIGNS = [np.tile((-1.0) ** np.arange(count), count) for count in (_LIGHT, _COLO
 _MIRROR = np.concatenate([_SIGNS[0][1:], *_SIGNS[1:]]).astype(np.float32)
 
 
-ALIKE = 0.04  # most 1 - correlation of two signatures to compare their pictures
+ALIKE = 0.04  # most 1 - correlation of two signatures to compare their images
 SAME = 0.016  # most `difference` of duplicates
-OF_VECTORS = 0.001  # most distance of duplicate vectors, as a share of the median of random pairs
+OF_VECTORS = 0.001  # most distance of duplicate vectors, as a fraction of the median of random pairs
 _PAIRS, _CELLS, _LISTED = 100_000, 2**25, 10
 
 Kind = Literal["exact", "near", "mirrored"]
@@ -149,9 +149,9 @@ def near_matches(
     """Match each row with at most one earlier row in `order` that looks the same and has a near embedding.
 
     A match in another split is preferred, then the most similar one. For each row, `differ` compares the ten rows with
-    the most similar signatures closely. The embedding alone does not suffice, as it may map all pictures of a class to
-    one place; neither does the look: the distance of the two must also be below the median of random pairs. With
-    `mirror`, rows are compared with the mirror images of others.
+    the most similar signatures closely. The embedding alone does not suffice, because a network may map all images of a
+    class to one point. Neither does the look: the distance of the two must also be below the median of random pairs.
+    With `mirror`, rows are compared with the mirror images of others.
     """
     if len(embeddings) < 2:
         return []

@@ -1,4 +1,4 @@
-"""What `clean` finds: suspected labels, duplicates and outliers, as sentences, tables and a page."""
+"""The findings of `clean`: suspected labels, duplicates and outliers, as sentences, tables and a page."""
 
 import math
 import os
@@ -22,10 +22,10 @@ from proxemic.tables import counted
 with optional_dependency("train"):
     from markupsafe import Markup
 
-SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of a picture
+SHOWN, _SIDE = 100, 96  # findings of a kind on the page, and pixels of an image
 _WEAK_RECALL, _MANY_SUSPECTS = 0.8, 0.2  # beyond these, the model is probably wrong rather than the labels
 
-HOW_TO_CORRECT = "Make a gallery of the pictures, decide about each by a key in the browser, and apply it:"
+HOW_TO_CORRECT = "Make a gallery of the photos, decide about each by a key in the browser, and apply it:"
 CORRECTING = """\
 proxemic gallery create shop PHOTOS --model MODEL
 proxemic serve shop --review
@@ -37,15 +37,15 @@ NOT_FOUND = "Copies that are cropped, rotated or turned upside down are not foun
 
 @dataclass(frozen=True)
 class Suspect:
-    """A picture whose label is probably wrong.
+    """An image whose label is probably wrong.
 
     Args:
-        path: Name of the picture.
-        label: Label of the picture.
-        suggested: The label of the pictures to which it is nearer.
+        path: Name of the image.
+        label: Label of the image.
+        suggested: The label of the images to which it is nearer.
         score: The value of `wrong_label_scores`, above 0.5 and at most 1.
-        example: Name of the most typical other picture with its label; empty if there is no other.
-        suggested_example: Name of the most typical picture with the suggested label.
+        example: Name of the most typical other image with its label; empty if there is no other.
+        suggested_example: Name of the most typical image with the suggested label.
     """
 
     path: str
@@ -63,20 +63,20 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A picture that repeats another.
+    """An image that repeats another.
 
     Args:
-        group: Number of the group of pictures that repeat each other, from 1.
-        path: Name of the picture.
-        of: Name of the picture that it repeats, preferably of the training split.
-        kind: ``exact`` for the same pixels; ``near`` for recompressed, resized or brightened pictures; or ``mirrored``
+        group: Number of the group of images that repeat each other, from 1.
+        path: Name of the image.
+        of: Name of the image that it repeats, preferably of the training split.
+        kind: ``exact`` for the same pixels; ``near`` for recompressed, resized or brightened images; or ``mirrored``
             left to right.
         look: 1 minus the correlation of the grey levels of both, at 48 pixels or fewer; None for vectors.
         distance: Distance of the embeddings.
-        label: Label of the picture, or None.
-        label_of: Label of the repeated picture, or None.
-        split: Split of the picture, or None.
-        split_of: Split of the repeated picture, or None.
+        label: Label of the image, or None.
+        label_of: Label of the repeated image, or None.
+        split: Split of the image, or None.
+        split_of: Split of the repeated image, or None.
     """
 
     group: int
@@ -103,7 +103,7 @@ class Duplicate:
 
 @dataclass(frozen=True)
 class Outlier:
-    """A picture that resembles no other; its score is the value of `outlier_scores`, above 3.5."""
+    """An image that resembles no other; its score is the value of `outlier_scores`, above 3.5."""
 
     path: str
     label: str | None
@@ -115,14 +115,14 @@ class Cleaning:
     """Findings about a data set, each table with the worst first.
 
     Args:
-        pictures: Number of examined pictures.
+        pictures: Number of examined images.
         labels: Suspected labels, sorted by score.
         duplicates: Duplicates, first those across splits, then those of different labels; the most alike first.
         outliers: Outliers, sorted by score.
-        unreadable: Why further pictures could not be read, by their names.
-        pixels: The pictures by their names; empty for vectors.
+        unreadable: Why further images could not be read, by their names.
+        pixels: The images by their names; empty for vectors.
         judged: Number of labels that could be judged.
-        recall: Share of the judged pictures whose nearest other picture, ignoring duplicates, has the same label; NaN
+        recall: Fraction of the judged images whose nearest other image, ignoring duplicates, has the same label; NaN
             without any.
     """
 
@@ -146,7 +146,7 @@ class Cleaning:
         if not self.is_weak:
             return ""
         return (
-            "The model is too weak to judge labels, unless very many are wrong: the nearest other picture has the same "
+            "The model is too weak to judge labels, unless very many are wrong: the nearest other photo has the same "
             f"label for {self.recall:.0%} of {self.judged:,}, and {len(self.labels):,} labels are suspected."
         )
 
@@ -171,7 +171,7 @@ class Cleaning:
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``labels.csv``, ``duplicates.csv``, ``outliers.csv``, ``unreadable.csv`` and the page ``index.html``.
 
-        Each file is written atomically. The page contains small copies of the pictures and works offline.
+        Each file is written atomically. The page contains small copies of the images and works offline.
 
         Args:
             folder: The folder, which is created if need be.
@@ -189,7 +189,7 @@ class Cleaning:
             rows = [[f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in cells]
             write_csv(folder / f"{name}.csv", columns, rows)
         write_csv(folder / "unreadable.csv", _UNREADABLE, self.unreadable.items())
-        sections = finding_sections(self, self._picture, SHOWN, "the table beside this page has all")
+        sections = finding_sections(self, self._picture, SHOWN, "the table next to this page has all")
         if self.unreadable:
             lines = [f"{name}: {why}" for name, why in self.unreadable.items()][:SHOWN]
             items = Markup().join(Markup("<li>{}</li>").format(line) for line in lines)
@@ -200,7 +200,7 @@ class Cleaning:
 
     def _picture(self, name: str, alt: str) -> Markup:
         image = None
-        with suppress(KeyError, UnreadableImageError):  # a vector, or a picture that was removed meanwhile
+        with suppress(KeyError, UnreadableImageError):  # a vector, or an image that was removed meanwhile
             pixels, row = self.pixels[name]
             image = pixels.load(row, _SIDE, "auto")
         return picture(image, _SIDE, alt)
@@ -222,11 +222,11 @@ def check_out(folder: Path) -> None:
 
 
 def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: int, rest: str) -> list[Section]:
-    """Show the first findings of each kind with their pictures, and say where the others are.
+    """Show the first findings of each kind with their images, and say where the others are.
 
     Args:
         found: The findings.
-        show: Renders a picture by its name, with an alternative text.
+        show: Renders an image by its name, with an alternative text.
         most: Findings of a kind that are shown.
         rest: A sentence about where to find the others.
     """
@@ -244,15 +244,15 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
                     "title": f"labelled {item.label}, looks like {item.suggested}",
                     "text": f"score {item.score:.2f}",
                     "figures": [
-                        (item.path, "this picture", item.label),
-                        *[(name, f"a picture of {label}", label) for name, label in item.examples if name],
+                        (item.path, "this photo", item.label),
+                        *[(name, f"a photo of {label}", label) for name, label in item.examples if name],
                     ],
                 }
                 for item in found.labels
             ),
-            "The score is the distance to the pictures of its own label, as a share of the sum of that distance and "
+            "The score is the distance to the photos of its own label, as a fraction of the sum of that distance and "
             "the distance to those of the other label: above 0.50 the other label is nearer. It is not a probability. "
-            "Where two labels look alike, right labels are listed too, so look at each before you change it.",
+            "If two labels look alike, right labels are listed too, so look at each before you change it.",
             found.warning,
         ),
         section(
@@ -275,11 +275,11 @@ def finding_sections(found: Cleaning, show: Callable[[str, str], Markup], most: 
                 {
                     "title": outlier.label or "",
                     "text": f"score {outlier.score:.1f}",
-                    "figures": [(outlier.path, "this picture", outlier.label)],
+                    "figures": [(outlier.path, "this photo", outlier.label)],
                 }
                 for outlier in found.outliers
             ),
-            "The score says how much farther than usual the nearest pictures are, in standard deviations that outliers "
-            f"do not widen; above {LIMIT:g} a picture is listed.",
+            "The score says how much farther than usual the nearest photos are, in standard deviations that outliers "
+            f"do not widen; above {LIMIT:g} a photo is listed.",
         ),
     ]

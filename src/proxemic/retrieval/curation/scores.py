@@ -1,4 +1,4 @@
-"""Score how probably labels are wrong, and how little pictures resemble others, by their nearest neighbours."""
+"""Score how probably labels are wrong, and how little images resemble others, by their nearest neighbours."""
 
 from typing import NamedTuple
 
@@ -16,34 +16,34 @@ _AT_ONCE = 4096
 
 
 class LabelScores(NamedTuple):
-    """Suspicion that the label of each row is wrong, and the suggested label.
+    """Suspicion that the label of each sample is wrong, and the suggested label.
 
-    A score is in [0, 1], and above 0.5 if another class is nearer; it is NaN for rows that cannot be judged. The
-    suggestion is -1 for these rows, and for rows without another class nearby.
+    A score is in [0, 1], and above 0.5 if another class is nearer; it is NaN for samples that cannot be judged. The
+    suggestion is -1 for these samples, and for samples without another class nearby.
     """
 
-    scores: Float32[Tensor, " rows"]
-    suggested: Int64[Tensor, " rows"]
+    scores: Float32[Tensor, " samples"]
+    suggested: Int64[Tensor, " samples"]
 
 
 @take_arrays("embeddings", "labels")
 def wrong_label_scores(
-    embeddings: Float[Tensor, "rows dim"], labels: Shaped[Tensor, " rows"], *, distance: Distance = "cosine"
+    embeddings: Float[Tensor, "samples dim"], labels: Shaped[Tensor, " samples"], *, distance: Distance = "cosine"
 ) -> LabelScores:
-    r"""Compare the distance of each row to its own class with its distance to the nearest other class.
+    r"""Compare the distance of each sample to its own class with its distance to the nearest other class.
 
-    With $d_c$ the mean distance to the three nearest other rows of class c, and y the label of the row, the score is
-    $d_y / (d_y + \min_{c \ne y} d_c)$. A network that was trained on a wrong label moves the picture towards its wrong
+    With $d_c$ the mean distance to the three nearest other samples of class c, and y the label of the sample, the score
+    is $d_y / (d_y + \min_{c \ne y} d_c)$. A network that was trained on a wrong label moves the image towards its wrong
     class, but the true class stays near. These scores therefore rank wrong labels better than a vote of the neighbours,
     some of which have wrong labels, too.
 
     Args:
-        embeddings: Finite embeddings ``[rows, dim]``.
-        labels: Class numbers ``[rows]``; rows with a number below 0 have no label and are ignored.
+        embeddings: Finite embeddings ``[samples, dim]``.
+        labels: Class numbers ``[samples]``; samples with a number below 0 have no label and are ignored.
         distance: ``cosine`` or ``euclidean``.
 
     Returns:
-        Scores and suggested classes. Rows that are alone in their class cannot be judged.
+        Scores and suggested classes. Samples that are alone in their class cannot be judged.
 
     Raises:
         ValueError: If an argument is out of its range or of a wrong shape.
@@ -63,14 +63,15 @@ def wrong_label_scores(
 
 
 def leave_one_out_recall(
-    embeddings: Float32[Tensor, "rows dim"],
-    labels: Int64[Tensor, " rows"],
-    copies: Int64[Tensor, " rows"],
+    embeddings: Float32[Tensor, "samples dim"],
+    labels: Int64[Tensor, " samples"],
+    copies: Int64[Tensor, " samples"],
     distance: Distance,
 ) -> tuple[float, int]:
-    """Return the share of rows whose nearest other row, ignoring copies, has their label, and the number of rows.
+    """Return the fraction of samples whose nearest other sample, ignoring copies, has their label, and their number.
 
-    Rows without a label, and rows that are alone in their class, do not count; without any rows, the share is NaN.
+    Samples without a label, and samples that are alone in their class, do not count; without any samples, the fraction
+    is NaN.
     """
     rows = (labels >= 0).nonzero()[:, 0]
     classes = labels[rows]
@@ -84,31 +85,31 @@ def leave_one_out_recall(
 
 
 def _score(
-    x: Float32[Tensor, "rows dim"], labels: Int64[Tensor, " rows"], distance: Distance
-) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
+    x: Float32[Tensor, "samples dim"], labels: Int64[Tensor, " samples"], distance: Distance
+) -> tuple[Float32[Tensor, " samples"], Int64[Tensor, " samples"]]:
     distances, places = nearest_others(x, min(SEARCHED, len(x) - 1), distance)
     own = torch.full((len(x),), torch.nan)
-    # Search each class by itself, as the nearest rows of all classes may have fewer than three of the row's own.
+    # Search each class by itself, as the nearest samples of all classes may have fewer than three of the sample's own.
     counts = labels.unique(return_counts=True)[1]
     for members in labels.argsort(stable=True).split(counts.tolist()):
         if len(members) > 1:
             own[members] = nearest_others(x[members], min(NEAREST, len(members) - 1), distance)[0].mean(1)
     parts = zip(distances.split(_AT_ONCE), labels[places].split(_AT_ONCE), labels.split(_AT_ONCE), strict=True)
     other, suggested = (torch.cat(item) for item in zip(*(_nearest_other_class(*part) for part in parts), strict=True))
-    # Equal pictures in two classes score 0.5; rows without another class nearby score 0.
+    # Equal images in two classes score 0.5; samples without another class nearby score 0.
     scores = torch.where(other.isinf() & ~own.isnan(), 0.0, torch.where(own + other == 0, 0.5, own / (own + other)))
     suggested[scores.isnan()] = -1
     return scores, suggested
 
 
 def _nearest_other_class(
-    distances: Float32[Tensor, "rows k"], classes: Int64[Tensor, "rows k"], labels: Int64[Tensor, " rows"]
-) -> tuple[Float32[Tensor, " rows"], Int64[Tensor, " rows"]]:
-    """Return the mean distance to the three nearest rows of the nearest other class, and that class."""
+    distances: Float32[Tensor, "samples k"], classes: Int64[Tensor, "samples k"], labels: Int64[Tensor, " samples"]
+) -> tuple[Float32[Tensor, " samples"], Int64[Tensor, " samples"]]:
+    """Return the mean distance to the three nearest samples of the nearest other class, and that class."""
     same = classes[:, :, None] == classes[:, None, :]
-    rank = same.tril(-1).sum(2)  # how many rows of its class are nearer
+    rank = same.tril(-1).sum(2)  # how many samples of its class are nearer
     counted = same & (rank < NEAREST)[:, None, :]
-    # Rows beyond the neighbours are at least as far as the last of them.
+    # Samples beyond the neighbours are at least as far as the last of them.
     missing = (NEAREST - counted.sum(2)) * distances[:, -1:]
     means = ((counted * distances[:, None, :]).sum(2) + missing) / NEAREST
     best, at = means.masked_fill(classes == labels[:, None], torch.inf).min(1)
@@ -116,11 +117,11 @@ def _nearest_other_class(
 
 
 def nearest_others(
-    x: Float32[Tensor, "rows dim"], k: int, distance: Distance, copies: Int64[Tensor, " rows"] | None = None
-) -> tuple[Float32[Tensor, "rows k"], Int64[Tensor, "rows k"]]:
-    """Find the k rows nearest to each row, without itself and its copies, filled up with infinity and -1."""
+    x: Float32[Tensor, "samples dim"], k: int, distance: Distance, copies: Int64[Tensor, " samples"] | None = None
+) -> tuple[Float32[Tensor, "samples k"], Int64[Tensor, "samples k"]]:
+    """Find the k samples nearest to each sample, without itself and its copies, filled up with infinity and -1."""
     parts = []
-    with tqdm(total=len(x), desc="comparing vectors", unit="row", leave=False, disable=None, delay=2) as bar:
+    with tqdm(total=len(x), desc="comparing vectors", unit="sample", leave=False, disable=None, delay=2) as bar:
         for rows in torch.arange(len(x)).split(_AT_ONCE):
             found = nearest_neighbours(
                 x[rows],
@@ -137,32 +138,32 @@ def nearest_others(
     return torch.cat(distances), torch.cat(places)
 
 
-_COMPARED = 5  # nearest rows whose distances are averaged
+_COMPARED = 5  # nearest samples whose distances are averaged
 LIMIT = 3.5  # as Iglewicz and Hoaglin recommend
 
 
 @take_arrays("embeddings", "copies")
 def outlier_scores(
-    embeddings: Float[Tensor, "rows dim"],
+    embeddings: Float[Tensor, "samples dim"],
     *,
     distance: Distance = "cosine",
-    copies: Shaped[Tensor, " rows"] | None = None,
-) -> Float32[Tensor, " rows"]:
-    r"""Score how much farther than usual the nearest rows are, by a modified z-score.
+    copies: Shaped[Tensor, " samples"] | None = None,
+) -> Float32[Tensor, " samples"]:
+    r"""Score how much farther than usual the nearest samples are, by a modified z-score.
 
-    With $d$ the mean distance of a row to its five nearest other rows, the score is
+    With $d$ the mean distance of a sample to its five nearest other samples, the score is
     $0.6745 (d - \tilde d) / \text{MAD}$, where $\tilde d$ is the median and MAD the median of $|d - \tilde d|$. If MAD
-    is 0, the score is $(d - \tilde d) / (1.2533 \text{MeanAD})$. Rows above 3.5 are outliers (Iglewicz and Hoaglin, How
-    to Detect and Handle Outliers, 1993).
+    is 0, the score is $(d - \tilde d) / (1.2533 \text{MeanAD})$. Samples above 3.5 are outliers (Iglewicz and Hoaglin,
+    How to Detect and Handle Outliers, 1993).
 
     Args:
-        embeddings: Finite embeddings ``[rows, dim]``.
+        embeddings: Finite embeddings ``[samples, dim]``.
         distance: ``cosine`` or ``euclidean``.
-        copies: Group numbers ``[rows]``: rows with the same number from 0 on are copies of one picture and are not
-            compared with each other; rows below 0 have no copies.
+        copies: Group numbers ``[samples]``: samples with the same number from 0 on are copies of one image and are not
+            compared with each other; samples below 0 have no copies.
 
     Returns:
-        A score per row.
+        A score per sample.
 
     Raises:
         ValueError: If an argument is out of its range or of a wrong shape.

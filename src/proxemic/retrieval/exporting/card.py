@@ -116,7 +116,7 @@ def _training(recipe: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[tup
         "loss": _last(_part(recipe, "loss").get("class_path")),
         "began with": start or "random weights",
         "image size": f"{images.get('size')} pixels",
-        "epochs": f"{_part(recipe, 'training').get('epochs')}, of which {metrics.get('epoch')} was chosen",
+        "epochs": f"{_part(recipe, 'training').get('epochs')}, of which {metrics.get('epoch')} was selected",
         "seed": str(recipe.get("seed")),
     }
     return [(key, _plain(value)) for key, value in facts.items() if value]

@@ -52,14 +52,14 @@ class Exported:
     """An exported file and its measured accuracy.
 
     Args:
-        path: The file; `description` and `card` lie beside it.
-        description: The JSON file with the preprocessing of pictures.
+        path: The file; `description` and `card` lie next to it.
+        description: The JSON file with the preprocessing of images.
         card: The model card.
         precision: ``float32``, ``float16`` or ``int8``.
         bytes: Size of the file.
         data: A description of the images on which the file was compared with the model.
         images: Number of these images.
-        difference: Largest difference of a number of the embeddings, in units of the embeddings' mean length.
+        difference: Largest difference of a dimension of the embeddings, in units of the embeddings' mean length.
         recall: Recall@1 of the model, from 0 to 1.
         exported_recall: Recall@1 of the file, from 0 to 1.
     """
@@ -83,7 +83,7 @@ class Exported:
             f"{self.path}: {self.precision}, {self.bytes / 1e6:,.1f} MB\n"
             f"Recall@1 on {self.data}: {recall} ({price:+.2f}); "
             f"largest difference of embeddings {self.difference:.1e}\n"
-            f"Beside it: {self.description.name} (how pictures are prepared) and {self.card.name} (the model card)"
+            f"Next to it: {self.description.name} (how photos are prepared) and {self.card.name} (the model card)"
         )
 
 
@@ -107,21 +107,21 @@ def export(
     The file maps prepared images ``[batch, channels, size, size]`` of any batch size to the embeddings of `Embedder`.
     It is written only if its embeddings differ from the model's by at most 1e-4 and its Recall@1 is the same; with
     ``half`` and ``int8``, both may differ and are reported. ``NAME.json`` with the preprocessing and the model card
-    ``NAME.md`` are written beside ``NAME.onnx``.
+    ``NAME.md`` are written next to ``NAME.onnx``.
 
     Args:
         model: The directory of a run, or a ``model.safetensors``.
         to: ``onnx``, or ``torch`` for a program of `torch.export` (``.pt2``).
         out: The file; None takes ``export/model.onnx`` and the like in the directory of the model. An earlier export
             is replaced.
-        source: Labelled pictures for the comparison, a folder or a table; None takes the test images of the run.
+        source: Labelled images for the comparison, a folder or a table; None takes the test images of the run.
         most_images: Compare on about this many images, of random whole classes; None compares on all.
         half: Compute the backbone in float16.
         int8: Quantise to 8 bits (``onnx`` only). Convolutional networks are calibrated on training images of the run.
         licence: Licence for the card, as hubs name it, such as ``mit``.
         unfinished: Also export the model of an unfinished run; the card then says when it stopped.
-        batch_size: Pictures per batch of the network.
-        workers: Processes that read pictures.
+        batch_size: Images per batch of the network.
+        workers: Processes that read images.
         report: Called with notes for the user. None logs them.
 
     Returns:
@@ -292,12 +292,12 @@ def _images(
         return images, training, f"images of {images.num_classes:,} classes of {Path(source).name}"
     if run is None:
         raise UserError(
-            f"{embedder.path} is not a run with known test images: give labelled pictures to compare the file on "
+            f"{embedder.path} is not a run with known test images: give labelled photos to compare the file on "
             "(--data.root)."
         )
     splits = own_splits(run, report, test=True)
     if splits.test is None:
-        raise UserError(f"{run.path} has no test classes to compare the file on: give labelled pictures (--data.root).")
+        raise UserError(f"{run.path} has no test classes to compare the file on: give labelled photos (--data.root).")
     return splits.test, splits.train if calibrates else None, f"test images of {splits.test.num_classes:,} classes"
 
 

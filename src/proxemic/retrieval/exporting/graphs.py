@@ -54,7 +54,7 @@ def check_exportable(model: nn.Module) -> None:
             "it. Use that file, and the head of the model.safetensors."
         )
     if isinstance(model, EmbeddingModel) and model.config.takes_vectors:
-        raise UserError("This model takes vectors: export is for models of pictures, and it is a head alone.")
+        raise UserError("This model takes vectors: export is for models of images, and it is a head alone.")
 
 
 def write_program(model: nn.Module, images: Tensor, file: Path) -> None:
@@ -165,7 +165,7 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def quantize(file: Path, quantized: Path, embedder: Embedder, training: ImageSet | None) -> None:
-    """Write an ONNX file in 8 bits, and intermediate files beside it.
+    """Write an ONNX file in 8 bits, and intermediate files next to it.
 
     With `training`, the ranges of activations are measured on these images (static quantisation), as convolutional
     networks need. In other networks, they vary too much between images: without `training`, they are measured in each

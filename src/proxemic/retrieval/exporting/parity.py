@@ -16,7 +16,7 @@ from proxemic.retrieval.vectors.embedding import embed_pictures
 from proxemic.runs.evaluate import EvaluationConfig, evaluate_embeddings
 
 LARGEST_DIFFERENCE = 1e-4
-"""Largest allowed difference of a number of an embedding, in units of the mean length of embeddings."""
+"""Largest allowed difference of a dimension of an embedding, in units of the mean length of embeddings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,22 +33,22 @@ class Measured:
         return self.metrics["recall@1"]
 
     def difference(self, other: "Measured") -> float:
-        """Return the largest difference of two numbers of the embeddings, in units of the mean length."""
+        """Return the largest difference of a dimension of the embeddings, in units of the mean length."""
         return largest_difference(self.embeddings, other.embeddings)
 
 
 def largest_difference(reference: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two numbers of embeddings, in units of the mean length of the first."""
+    """Return the largest difference of a dimension of embeddings, in units of the mean length of the first."""
     return float((reference - other).abs().max() / reference.norm(dim=1).mean())
 
 
 def labelled_images(source: str | os.PathLike[str]) -> ImageSet:
-    """Return the labelled pictures of a folder or a table; `UserError` without two classes."""
+    """Return the labelled images of a folder or a table; `UserError` without two classes."""
     pictures = list_pictures(source)
     labelled = pictures.take([row for row, label in enumerate(pictures.labels) if label is not None])
     if len({*labelled.labels}) < 2:
         raise UserError(
-            f"{source} has no pictures of two classes, but Recall@1 is measured: give a folder with a folder for each "
+            f"{source} has no photos of two classes, but Recall@1 is measured: give a folder with a folder for each "
             "class, or a table with the columns path and label."
         )
     return ImageSet.of(labelled, flagged=False)

@@ -22,7 +22,7 @@ from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.embedding import embed_rows
 from proxemic.retrieval.vectors.heads import take_apart
 
-_PICTURES_AT_ONCE = 8192  # most pictures that are embedded again after an addition was killed
+_PICTURES_AT_ONCE = 8192  # most images that are embedded again after an addition was killed
 _VECTORS_AT_ONCE = 65_536  # vectors that are added in one transaction
 
 
@@ -33,8 +33,8 @@ class Added:
     Args:
         rows: Number of new rows.
         known: Number of rows whose names the gallery had already; they are unchanged.
-        unreadable: Why pictures could not be added, by their names.
-        ignored: Files in the source whose names are not those of pictures.
+        unreadable: Why images could not be added, by their names.
+        ignored: Files in the source whose names are not those of images.
         changed: Number of known rows whose files have changed since they were embedded.
         updated: Number of rows that were embedded again because their files had changed.
         notes: Notes for the user about the source.
@@ -75,7 +75,7 @@ def add_rows(
         stamps = [stamp and stamp[0] for stamp in stamps_of(rows.pixels)]
         rows = rows.with_texts(path=[*map(absolute, given)], **{STAMP: stamps})
     names = rows.names
-    as_given = dict(zip(names, given, strict=True))  # messages name pictures as the user did
+    as_given = dict(zip(names, given, strict=True))  # messages name images as the user did
     if len({*names}) < len(names):
         raise ValueError("a path comes twice, but each row is known by its own: leave out one of the two.")
     before = _stamps_of(store, names)
@@ -95,7 +95,7 @@ def add_rows(
         if embedder is None:
             raise UserError(
                 f"{address} keeps the features from which its model makes vectors, but vectors are given without: "
-                "add the pictures, or the vectors that its model takes."
+                "add the photos, or the vectors that its model takes."
             )
         embedder, head = take_apart(embedder)
     count, updated, unreadable = 0, 0, {**rows.unreadable}
@@ -166,7 +166,7 @@ def _rows_of(store: Store, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _is_other(before: str | None, stamp: str | None) -> bool:
-    """Return whether a file has changed, as far as is known."""
+    """Return whether a file has changed; False if that is unknown."""
     return before is not None and stamp is not None and before != stamp
 
 

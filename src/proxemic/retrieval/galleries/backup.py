@@ -36,8 +36,8 @@ def export_gallery(
 
     The file has the columns ``path`` and ``label``, all further ones, ``embedding`` and, if the gallery stores them,
     ``features``. Its metadata describe as JSON the model that made the vectors, the distance, the index, the folders of
-    pictures and the calibrated threshold. `read_embeddings` and other programs can read the file. It
-    contains neither the pictures nor the model.
+    images and the calibrated threshold. `read_embeddings` and other programs can read the file. The file contains
+    neither the images nor the model.
 
     Args:
         gallery: The gallery, or its address.
@@ -94,7 +94,7 @@ def export_gallery(
 def import_gallery(
     address: str | os.PathLike[str], file: str | os.PathLike[str], *, report: Callable[[str], object] | None = None
 ) -> Gallery:
-    """Create a gallery from a file that `export_gallery` wrote; searches find the same, and rows get new ids.
+    """Create a gallery from a file that `export_gallery` wrote; searches give the same results, and rows get new ids.
 
     Args:
         address: A new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``.
@@ -185,7 +185,7 @@ def _batches(
             raise ValueError(f"{path} lacks a path or a number from row {before + 1:,} on: export the gallery again.")
         seen.update(paths)
         if len(seen) < before + len(paths):
-            raise ValueError(f"{path} names a picture twice, up to row {before + len(batch):,}: export it again.")
+            raise ValueError(f"{path} names a photo twice, up to row {before + len(batch):,}: export it again.")
         vectors, *features = [number.to_numpy(zero_copy_only=False).reshape(len(batch), -1) for number in numbers]
         lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
         if not all(np.isfinite(feature).all() for feature in (lengths, *features)) or (

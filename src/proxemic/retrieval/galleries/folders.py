@@ -1,4 +1,4 @@
-"""Search plain folders of pictures, whose vectors are kept in the user's cache."""
+"""Search plain folders of images, whose vectors are kept in the user's cache."""
 
 import hashlib
 import os
@@ -31,13 +31,13 @@ def open_gallery(
     report: Callable[[str], object],
     **reading: Any,
 ) -> Gallery:
-    """Open a gallery, or hold the pictures of a plain folder in memory as one.
+    """Open a gallery, or a plain folder of images as a gallery in memory.
 
-    Pictures whose vectors no command has kept in the user's cache yet are embedded; after an interruption, the next
-    call continues. With 500 pictures or more, the features of a pretrained network are whitened.
+    Images whose embeddings are not in the user's cache yet are embedded; after an interruption, the next call
+    continues. With 500 images or more, the features of a pretrained network are whitened.
 
     Args:
-        address: A gallery, see `open_store`, or a folder of pictures.
+        address: Address of a gallery, see `open_store`, or a folder of images.
         model: The path or the name of a model, see `Embedder.load`. None takes the gallery's model, or
             EfficientNet-Lite0 with ImageNet's weights for a folder.
         report: Called with notes on what is embedded.
@@ -47,7 +47,7 @@ def open_gallery(
         The gallery; that of a folder cannot be changed.
 
     Raises:
-        UserError: If there is neither a gallery nor a folder of pictures, or the model cannot be loaded.
+        UserError: If there is neither a gallery nor a folder of images, or the model cannot be loaded.
     """
     folder = Path(address)
     is_plain = folder.is_dir() and not (folder / GALLERY_FILE).is_file()
@@ -61,7 +61,7 @@ def open_gallery(
     count, engines = embedder.source.computed, embedder.source.computed_by
     known = max(len(rows) - count, 0)
     by = named if {*engines} <= {TORCH} else f"{named} with {' and '.join(engines)}"
-    report(f"{folder}: {count:,} pictures were embedded by {by}, and {known:,} are known from before")
+    report(f"{folder}: {count:,} photos were embedded by {by}, and {known:,} are known from before")
     for note in rows.notes:
         report(note)
     for name, why in rows.unreadable.items():
@@ -76,7 +76,7 @@ def open_gallery(
 
 
 def _whitening(folder: Path, embedder: Embedder, features: np.ndarray) -> tuple[LinearHead, str]:
-    """Return a head that whitens features, and its checksum; it is kept in the cache until the pictures change."""
+    """Return a head that whitens features, and its checksum; it is kept in the cache until the images change."""
     order = np.random.default_rng(0).permutation(len(features))[:SAMPLE]
     sample = features[np.sort(order)]
     learnt_from = hashlib.sha256(sample.data).hexdigest()

@@ -1,4 +1,4 @@
-"""Galleries: pictures, searched by the vectors that a model makes from them."""
+"""Galleries: images, searched by the vectors that a model makes from them."""
 
 import math
 import os
@@ -34,18 +34,18 @@ from proxemic.retrieval.vectors.preparation import Picture, check_reading
 from proxemic.runs.pretrained import is_cached, kept_at, sees_only
 
 SAMPLE = 4096
-"""Pictures from which whitening is learnt."""
+"""Images from which whitening is learnt."""
 _MORE = 16  # factor by which a search widens if the nearest neighbours have no label
 _FEW = 1024  # hits below which counting the rows costs more than it saves
 
 
 class Gallery:
-    """Pictures in a store, searched by the vectors that a model makes from them.
+    """Images in a store, searched by the vectors that a model makes from them.
 
     Args:
         store: The store that holds the rows.
-        embedder: The model that embeds queries and new pictures; None loads the model that created the gallery when it
-            is first needed.
+        embedder: The model that embeds queries and new images; None loads the model that created the gallery when it is
+            first needed.
 
     Raises:
         UserError: If the embedder is not the gallery's model.
@@ -77,22 +77,22 @@ class Gallery:
         whiten: bool = True,
         **adding: Any,
     ) -> Self:
-        """Create a gallery, and add pictures or vectors to it.
+        """Create a gallery, and add images or vectors to it.
 
         Args:
             address: A new or empty folder, ``postgresql://…``, ``milvus://…`` or ``milvus-lite:FILE``, see
                 `open_store`.
-            embedder: The model, or its path or name, see `Embedder.load`. None takes EfficientNet-Lite0 with
-                ImageNet's weights for pictures, and no model for vectors.
-            source: Pictures or vectors to add at once, as by `add`; None adds nothing. If the source cannot be read, no
+            embedder: The model, or its path or name, see `Embedder.load`. None takes EfficientNet-Lite0 with ImageNet's
+                weights for images, and no model for vectors.
+            source: Images or vectors to add at once, as by `add`; None adds nothing. If the source cannot be read, no
                 gallery is created; if the addition stops in the middle, `add` continues it. An empty gallery of the
                 same model, which a creation that was killed has left, is continued.
-            dim: Numbers of a vector, if neither the embedder nor a file of vectors states them; or how many of the
-                first numbers of an embedding to keep, scaled to unit length again (nested embeddings, as
+            dim: Number of dimensions of a vector, if neither the embedder nor a file of vectors states it; or how many
+                of the first dimensions of an embedding to keep, scaled to unit length again (nested embeddings, as
                 `proxemic.losses.MatryoshkaLoss` trains them).
             distance: ``cosine`` or ``euclidean``; None takes the embedder's, or cosine without an embedder.
-            whiten: Whether to whiten the features of a pretrained network that is given by its name, for 500 pictures
-                or more and a gallery in a folder, which then also holds the model with its whitening.
+            whiten: Whether to whiten the features of a pretrained network that is given by its name, for 500 images or
+                more and a gallery in a folder, which then also holds the model with its whitening.
             adding: Arguments of `add`.
 
         Raises:
@@ -115,7 +115,7 @@ class Gallery:
         elif dim is not None:
             made = (None, None, None)
         else:
-            raise UserError("Nothing says how vectors are made: give a model (--model), pictures, or vectors.")
+            raise UserError("Nothing says how vectors are made: give a model (--model), photos, or vectors.")
         info = GalleryInfo(dim, distance or "cosine", *made)  # type: ignore[arg-type]
         for rows in given:
             check_columns(rows.columns.column_names)
@@ -133,7 +133,7 @@ class Gallery:
 
     @classmethod
     def _create_whitened(cls, target: Path, embedder: Embedder, rows: Rows, **adding: Any) -> Self:
-        """Learn whitening from a random sample of the pictures; add the sample as it is embedded, then the rest."""
+        """Learn whitening from a random sample of the images; add the sample as it is embedded, then the rest."""
         if _is_unfinished(target, embedder):
             cls.delete(target)
         check_new_folder(target)
@@ -152,8 +152,8 @@ class Gallery:
         gallery = cls.open(target)
         added = gallery.add([replace(sample, unreadable={}, folders=(), notes=()), rows], **adding)
         note = (
-            f"The vectors are whitened to {head.config.embedding_size} numbers, so that searches find more; {target} "
-            "also holds their model (--no-whiten skips whitening)."
+            f"The vectors are whitened to {head.config.embedding_size} dimensions, so that searches find more; "
+            f"{target} also holds their model (--no-whiten skips whitening)."
         )
         gallery.added = replace(added, known=added.known - len(sample), notes=(*added.notes, note))
         return gallery
@@ -181,7 +181,7 @@ class Gallery:
         info, address = self.store.info, self.store.address
         if info.model is None:
             raise UserError(
-                f"{address} does not know the model of its vectors: give it (--model), or vectors instead of pictures."
+                f"{address} does not know the model of its vectors: give it (--model), or vectors instead of photos."
             )
         if not is_pretrained_name(info.model) and not Path(info.model).exists():
             raise UserError(f"{info.model}, the model of {address}, is not there: say where it is now (--model).")
@@ -200,24 +200,24 @@ class Gallery:
         roots: Sequence[str | os.PathLike[str]] = (),
         update: bool = False,
     ) -> Added:
-        """Add pictures, which are embedded, or vectors; rows whose names the gallery has stay unchanged.
+        """Add images, which are embedded, or vectors; rows whose names the gallery has stay unchanged.
 
-        With `update`, pictures whose files have changed since they were embedded are embedded again.
-        They get new ids, and keep labels and columns that the source does not give. Changes of vectors that came from a
-        file, and of pictures behind an address, are not noticed.
+        With `update`, images whose files have changed since they were embedded are embedded again. They get new ids,
+        and keep labels and columns that the source does not give. Changes of vectors that came from a file, and of
+        images at a URL, are not noticed.
 
-        Pictures are stored some thousands at a time: after an interruption, the same call continues from there. If the
-        model takes vectors, it embeds the vectors of files that it has not made itself.
+        Images are stored some thousands at a time: after an interruption, the same call continues from there. If the
+        model takes vectors, it embeds vectors in files unless it made them itself.
 
         Args:
             source: One or several sources of `list_pictures` or files of vectors, or their content. None only adds
                 `roots`.
-            batch_size: Pictures per batch of the network.
-            workers: Processes that read pictures.
+            batch_size: Images per batch of the network.
+            workers: Processes that read images.
             labels: Whether names of folders, and a column `label`, are the labels.
-            roots: Folders or addresses of further pictures: of those that files of vectors name, or new places of
-                folders from which pictures were added. Pages and `proxemic serve` open no others.
-            update: Whether to embed pictures again whose files have changed.
+            roots: Folders or URLs of further images: images that files of vectors name, or new locations of folders
+                from which images were added. Pages and `proxemic serve` open no others.
+            update: Whether to embed images again whose files have changed.
 
         Raises:
             UserError: If the source cannot be read, or not all rows could be written; the message counts those written.
@@ -253,7 +253,7 @@ class Gallery:
     ) -> Added:
         """Add embeddings under the names of their rows; rows whose names the gallery has stay unchanged.
 
-        Their pictures are opened only if they lie below the `roots` of `add` or `create`.
+        Their images are opened only if they lie below the `roots` of `add` or `create`.
 
         Args:
             vectors: One vector per row, ``[rows, dim]``, finite.
@@ -290,13 +290,13 @@ class Gallery:
         batch_size: int = 64,
         workers: int = 0,
     ) -> list[list[Hit]]:
-        """Find the k pictures nearest to each query among those that meet the conditions, nearest first.
+        """Find the k images nearest to each query among those that meet the conditions, nearest first.
 
         Args:
-            queries: One or several pictures, as `Embedder.embed` takes them.
+            queries: One or several images, as `Embedder.embed` takes them.
             k: Hits per query, 1 or more; fewer if fewer rows meet the conditions.
             where: Filter: the allowed values of each column; all columns must match.
-            text: One or several texts, whose hits follow those of the pictures; see `Embedder.embed_texts`.
+            text: One or several texts, whose hits follow those of the images; see `Embedder.embed_texts`.
             batch_size: Queries that are embedded at once.
             workers: Processes that read queries.
 
@@ -320,7 +320,7 @@ class Gallery:
         k: int = 10,
         where: Where | None = None,
     ) -> list[list[Hit]]:
-        """Find the k rows nearest to each vector, as `search` does for pictures."""
+        """Find the k rows nearest to each vector, as `search` does for images."""
         return hits_of(self.store, self.neighbours(queries, k, where))
 
     def recognize(
@@ -332,10 +332,10 @@ class Gallery:
         batch_size: int = 64,
         workers: int = 0,
     ) -> list[Recognition]:
-        """Name what pictures show by the nearest labelled picture, if it is near enough; see `recognize`.
+        """Name what images show by the nearest labelled image, if it is near enough; see `recognize`.
 
         Args:
-            queries: One or several pictures, as `Embedder.embed` takes them.
+            queries: One or several images, as `Embedder.embed` takes them.
             rate: The false accept rate for which the threshold must have been learnt; None takes any. A caution about
                 the threshold is logged.
             threshold: A distance to use instead of a calibrated threshold.
@@ -356,7 +356,7 @@ class Gallery:
     def recognize_vectors(
         self, vectors: Float[Tensor, "queries dim"] | np.ndarray, threshold: float
     ) -> list[Recognition]:
-        """Name what queries show by the nearest labelled row of their vectors, within a threshold."""
+        """Name what queries show by the nearest labelled row to their vectors, within a threshold."""
         found: dict[int, Recognition] = {}
         left, k, rows = np.arange(len(vectors)), 1, len(self)
         while len(left):
@@ -444,5 +444,5 @@ def _is_unfinished(folder: Path, embedder: Embedder) -> bool:
 
 
 def _reading(adding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those arguments of `Gallery.add` that say how pictures are read."""
+    """Return those arguments of `Gallery.add` that say how images are read."""
     return {name: adding[name] for name in ("batch_size", "workers") if name in adding}

@@ -1,4 +1,4 @@
-"""What searches answer: hits, and the pictures that queries are recognised by."""
+"""Results of searches: hits, and the images by which queries are recognised."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from proxemic.retrieval.galleries.stores import Neighbours, Store
 
 @dataclass(frozen=True)
 class Hit:
-    """A picture that a search found.
+    """An image that a search found.
 
     Args:
         id: Number of its row in the gallery.
@@ -31,12 +31,12 @@ class Hit:
 
 @dataclass(frozen=True)
 class Recognition:
-    """Answer to what one query shows.
+    """The label of a query, or *unknown*.
 
     Args:
-        label: The label of the nearest labelled picture within the threshold; None means *unknown*.
+        label: The label of the nearest labelled image within the threshold; None means *unknown*.
         distance: Distance to `nearest`; infinite if the gallery is empty.
-        nearest: The picture that gave the label, or else the nearest picture; None if the gallery is empty.
+        nearest: The image that gave the label, or else the nearest image; None if the gallery is empty.
     """
 
     label: str | None

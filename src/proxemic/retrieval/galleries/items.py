@@ -23,9 +23,9 @@ OWN = ("id", "path", "label")
 """The columns that every gallery has; only a label may be empty."""
 
 STAMP = "file_stamp"
-"""A hidden column: size and times of each picture's file when it was embedded, and its box."""
+"""A hidden column: size and times of each image's file when it was embedded, and its box."""
 
-_TAKEN = ("id", "distance", STAMP)  # search results have a distance beside the columns
+_TAKEN = ("id", "distance", STAMP)  # search results have a distance next to the columns
 
 
 def further_columns(names: Iterable[str]) -> list[str]:

@@ -35,7 +35,7 @@ def check_model(embedder: Embedder, info: GalleryInfo, address: str) -> Embedder
         )
     if embedder.dim != info.dim:
         raise UserError(
-            f"{embedder.path or 'The model'} makes vectors of {embedder.dim} numbers, but those of {address} have "
+            f"{embedder.path or 'The model'} makes vectors of {embedder.dim} dimensions, but those of {address} have "
             f"{info.dim}: give the model that made them."
         )
     return embedder
@@ -47,11 +47,11 @@ def check_rows(rows: Rows, info: GalleryInfo, address: str, embedder: Embedder |
     if model is not None:
         return model
     if rows.pixels.dim != info.dim:
-        raise ValueError(f"vectors have {rows.pixels.dim} numbers, but those of {address} have {info.dim}.")
+        raise ValueError(f"vectors have {rows.pixels.dim} dimensions, but those of {address} have {info.dim}.")
     if rows.precision is not None and info.precision not in (None, rows.precision):
         raise UserError(
             f"The vectors were computed in {rows.precision}, but those of {address} in {info.precision}: embed the "
-            f"pictures with --precision {info.precision}."
+            f"photos with --precision {info.precision}."
         )
     for _ in embed_rows(rows, None, info.distance):
         pass

@@ -26,7 +26,7 @@ class GallerySummary:
         labels: Number of distinct labels.
         unlabelled: Number of rows without a label.
         columns: Names of further columns.
-        dim: Numbers of a vector.
+        dim: Number of dimensions of a vector.
         distance: ``cosine`` or ``euclidean``.
         model: The path or name of the model when the gallery was created; None without a model.
         checksum: Identifier of the model of the vectors; None if it is unknown.
@@ -35,7 +35,7 @@ class GallerySummary:
         unfinished: When the model's run stopped if it is unfinished, such as "stopped in epoch 1 of 30".
         index: The kind of index, its settings, the number of its rows, and its recall if that was measured.
         bytes: Bytes on disk; None if the store cannot tell.
-        roots: Folders and addresses below which pictures may be opened.
+        roots: Folders and URLs below which images may be opened.
     """
 
     address: str
@@ -71,8 +71,8 @@ class GallerySummary:
         model = {
             "unknown": "not known: it is searched by vectors, or with --model",
             "there": f"{self.model}{f', whose run {self.unfinished}' if self.unfinished else ''}",
-            "missing": f"{self.model}, where there is none now: give it with --model",
-            "changed": f"{self.model}, where there is another one now: give the gallery's with --model",
+            "missing": f"{self.model}, which is missing: give its path with --model",
+            "changed": f"{self.model}, which is another model now: give the gallery's with --model",
         }[self.model_state]
         index = str(self.index["kind"])
         recall = self.index.get("recall@10")
@@ -86,8 +86,8 @@ class GallerySummary:
         return {
             "rows": count,
             "columns": ", ".join(self.columns) or "none but path and label",
-            "pictures": f"opened below {', '.join(self.roots)}" if self.roots else "none is opened",
-            "vectors": f"{self.dim:,} numbers each, {self.distance} distance{computed_in(self.precision)}",
+            "photos": f"opened below {', '.join(self.roots)}" if self.roots else "none is opened",
+            "vectors": f"{self.dim:,} dimensions, {self.distance} distance{computed_in(self.precision)}",
             "model": model,
             "index": index,
             "on disk": "not known" if self.bytes is None else size_text(self.bytes),
@@ -109,7 +109,7 @@ def summarize_store(store: Store) -> GallerySummary:
     >>> import tempfile
     >>> from proxemic.retrieval.galleries.stores import create_store
     >>> summarize_store(create_store(tempfile.mkdtemp(), GalleryInfo(dim=8))).facts()["vectors"]
-    '8 numbers each, cosine distance'
+    '8 dimensions, cosine distance'
     """
     info, counts = store.info, store.count_labels()
     state = _state(info)

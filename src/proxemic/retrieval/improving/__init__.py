@@ -1,3 +1,3 @@
-"""Heads learnt from labels: a gallery improved by what its owner knows."""
+"""Heads learnt from labels: a gallery improved by its labels."""
 
 __all__: list[str] = []

@@ -47,7 +47,7 @@ class ImprovedGallery:
 
     Args:
         improvement: The head, and Recall@1 with and without it.
-        labelled: Number of labelled rows.
+        labelled: Number of labelled images.
         classes: Number of distinct labels.
         address: The address of the new gallery; None if none was created.
     """
@@ -70,15 +70,15 @@ class ImprovedGallery:
             for name, title in _TITLES.items()
             if name in found.on_pictures
         ]
-        columns = ["Recall@1 in percent", "new pictures", "classes like yours", "kept"]
+        columns = ["Recall@1 in percent", "new photos", "classes like yours", "kept"]
         notes = [
-            "New pictures: of labelled classes, held out in turn. Classes like yours: held out in turn, an estimate."
+            "New photos: of labelled classes, held out in turn. Classes like yours: held out in turn, an estimate."
         ]
         if found.per_class < 2.5:
             notes.append(f"{found.per_class:.1f} labels for each class are few: label more, then improve again.")
-        title = f"{self.labelled:,} labelled pictures of {self.classes:,} classes"
+        title = f"{self.labelled:,} labelled photos of {self.classes:,} classes"
         if not rows:
-            return f"{title}: whitened without labels, and not tested. Label two or more pictures of each class."
+            return f"{title}: whitened without labels, and not tested. Label two or more photos of each class."
         return Table(columns, rows, title, notes, "lrrl").text()
 
 
@@ -90,18 +90,18 @@ def improve_gallery(
     seed: int = 0,
     report: Callable[[str], object] | None = None,
 ) -> ImprovedGallery:
-    """Train a head over the vectors of a gallery on its labels, in seconds, and create a better gallery with it.
+    """Train a head over the vectors of a gallery on its labels, in seconds, and create a better gallery with the head.
 
     `improve` whitens the vectors, which needs no labels, and then trains a linear head by the normalised softmax loss;
-    it keeps what helps on held-out pictures. The given gallery is unchanged. No picture is embedded again: the new
-    gallery stores the features beside its vectors. You can correct labels by `relabel`, add pictures, and improve
-    either gallery again.
+    it keeps what helps on held-out images. The given gallery is unchanged. No image is embedded again: the new gallery
+    stores the features next to its vectors. You can correct labels by `relabel`, add images, and improve either gallery
+    again.
 
     Args:
         gallery: A gallery with labels, whose vectors come from a pretrained network or from elsewhere.
         out: A new or empty folder for the better gallery, which also holds the model that makes its vectors, for all
             other commands. None only measures.
-        dim: Numbers of a vector in the new gallery; at most those in the given gallery.
+        dim: Number of dimensions of a vector in the new gallery; at most as many as in the given gallery.
         seed: Seed of all random choices.
         report: Called with notes for the user. None logs them.
 
@@ -161,7 +161,7 @@ def _network(gallery: Gallery) -> Network | None:
         )
     size = embedder.model.config.embedding_size
     if embedder.dim != size:
-        raise UserError(f"{gallery.store.address} keeps {embedder.dim} numbers of {size}: improve a gallery of all.")
+        raise UserError(f"{gallery.store.address} keeps {embedder.dim} of {size} dimensions: improve a gallery of all.")
     assert embedder.path is not None
     network, preprocessing = load_embedder(embedder.path)  # the embedder has its batch norms folded into other weights
     if gallery.store.info.features is not None:
@@ -185,27 +185,27 @@ def read_rows(gallery: Gallery) -> Rows:
     """Read all rows of a gallery; their embeddings are the features, or the vectors if it stores no features."""
     parts = [*iterate_features(gallery)]
     if not parts:
-        raise UserError(f"{gallery.store.address} is empty: add pictures first.")
+        raise UserError(f"{gallery.store.address} is empty: add photos first.")
     table = pa.concat_tables([items for _, items in parts]).drop_columns(["id"])
     return Rows(table, embeddings=torch.from_numpy(np.concatenate([features for features, _ in parts])))
 
 
 def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20, seed: int = 0) -> list[str]:
-    """Choose pictures to label next: group those without a label, and take the most typical one of each group.
+    """Choose images to label next: group those without a label, and take the most typical one of each group.
 
-    The groups come from k-means on the features. Labelling one picture per group helps more than labelling as many
-    random pictures.
+    The groups come from k-means on the features. Labelling one image per group helps more than labelling as many random
+    images.
 
     Args:
         gallery: The gallery, or its address.
-        count: Pictures to choose, 1 or more; the result may have fewer.
+        count: Images to choose, 1 or more; the result may have fewer.
         seed: Seed of k-means.
 
     Returns:
-        The paths of the pictures, those of large groups first.
+        The paths of the images, those of large groups first.
 
     Raises:
-        UserError: If all pictures have a label, or the gallery is empty.
+        UserError: If all images have a label, or the gallery is empty.
         ValueError: If `count` is less than 1.
 
     >>> import tempfile
@@ -220,7 +220,7 @@ def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20
     rows = read_rows(gallery)
     left = rows.take([row for row, label in enumerate(rows.labels) if label is None])
     if not len(left):
-        raise UserError(f"All pictures of {gallery.store.address} have a label: add others first.")
+        raise UserError(f"All photos of {gallery.store.address} have a label: add others first.")
     assert left.embeddings is not None
     x, names, chosen = normalize(left.embeddings, dim=1), left.names, list[str]()
     groups = kmeans_clusters(x, min(count, len(x)), seed=seed)
@@ -232,18 +232,18 @@ def suggest_labels(gallery: Gallery | str | os.PathLike[str], *, count: int = 20
 
 
 def relabel(gallery: Gallery, labels: str | os.PathLike[str]) -> int:
-    r"""Change the labels of pictures.
+    r"""Change the labels of images.
 
     Args:
         gallery: A gallery; in a folder or in PostgreSQL, the change is atomic.
         labels: A table (CSV or Parquet) with the columns ``path``, relative to the table's folder, and ``label``; an
-            empty label removes the picture's label.
+            empty label removes the image's label.
 
     Returns:
-        The number of pictures whose label changed.
+        The number of images whose label changed.
 
     Raises:
-        UserError: If the gallery lacks a picture of the table.
+        UserError: If the gallery lacks an image of the table.
         ValueError: If the table is not valid.
 
     >>> import tempfile

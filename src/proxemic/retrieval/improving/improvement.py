@@ -1,4 +1,4 @@
-"""Train a linear head over stored features: whiten all rows, train on labels, and keep only what helps."""
+"""Train a linear head over stored features: whiten all features, train on labels, and keep only what helps."""
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -19,7 +19,7 @@ FEW_LABELS = 5
 """With this many labels per class or more, three quarters of the trained step are tried, too."""
 _SHARES = {"trained 1/2": 0.5, "trained 3/4": 0.75}
 _SURELY = 1.64  # standard deviations: chance causes such a loss once in twenty times
-# Chosen on the training classes of Cars196 alone; benchmarks/improve.py measures them on other data.
+# Tuned on the training classes of Cars196 alone; benchmarks/improve.py measures them on other data.
 _BATCH, _SCALE, _RATE = 256, 8.0, 1e-2
 _LEAST_STEPS, _EPOCHS = 200, 5
 _ROWS = 8192  # turned into float64 at a time
@@ -27,16 +27,16 @@ _ROWS = 8192  # turned into float64 at a time
 
 @dataclass(frozen=True)
 class Improvement:
-    """A head, and Recall@1 with and without it on rows that it was not trained on.
+    """A head, and Recall@1 with and without it on samples that it was not trained on.
 
     Args:
         head: A model that maps features to vectors of unit length; None if the features themselves are best.
         kept: The best candidate: ``stock`` (the features), ``whitened``, ``trained 1/2`` or ``trained 3/4``.
-        on_pictures: Recall@1, from 0 to 1, of each candidate for held-out rows of labelled classes, among the other
-            labelled rows.
-        on_classes: Recall@1 of each candidate for rows of held-out classes, among each other: an estimate for new
+        on_pictures: Recall@1, from 0 to 1, of each candidate for held-out samples of labelled classes, among the other
+            labelled samples.
+        on_classes: Recall@1 of each candidate for samples of held-out classes, among each other: an estimate for new
             classes like these.
-        per_class: Mean number of labelled rows per class.
+        per_class: Mean number of labelled samples per class.
     """
 
     head: EmbeddingModel | None
@@ -46,17 +46,17 @@ class Improvement:
     per_class: float
 
 
-def whitened_head(features: Float[Tensor, "rows features"], dim: int = 512) -> EmbeddingModel:
+def whitened_head(features: Float[Tensor, "samples features"], dim: int = 512) -> EmbeddingModel:
     """Return a head that whitens features: their first principal components, each divided by its standard deviation.
 
-    It needs no labels, and scales rows to unit length before and after.
+    It needs no labels, and scales features and outputs to unit length.
 
     Args:
-        features: At least two rows ``[rows, features]``.
-        dim: Numbers of a vector; at most as many as the features have.
+        features: Features of at least two samples, ``[samples, features]``.
+        dim: Number of dimensions of a vector; at most as many as the features have.
 
     Returns:
-        A model that maps features ``[rows, features]`` to unit vectors ``[rows, dim]``.
+        A model that maps features ``[samples, features]`` to unit vectors ``[samples, dim]``.
 
     >>> whitened_head(torch.randn(20, 4), dim=2)(torch.randn(3, 4)).shape
     torch.Size([3, 2])
@@ -76,15 +76,19 @@ def _new_head(size: int, dim: int) -> EmbeddingModel:
 
 
 def trained_head(
-    start: EmbeddingModel, features: Float[Tensor, "rows features"], labels: Int64[Tensor, " rows"], *, seed: int = 0
+    start: EmbeddingModel,
+    features: Float[Tensor, "samples features"],
+    labels: Int64[Tensor, " samples"],
+    *,
+    seed: int = 0,
 ) -> EmbeddingModel:
     """Train a copy of a head by the normalised softmax loss.
 
     Args:
         start: The initial head, such as from `whitened_head`; it is unchanged.
-        features: Labelled rows ``[rows, features]``.
-        labels: Class numbers ``[rows]`` from 0, without gaps.
-        seed: Seed of the proxies and of the order of the rows.
+        features: Features of labelled samples, ``[samples, features]``.
+        labels: Class numbers ``[samples]`` from 0, without gaps.
+        seed: Seed of the proxies and of the order of the samples.
 
     Returns:
         The trained head.
@@ -115,7 +119,7 @@ def trained_head(
 
 
 def between(start: EmbeddingModel, end: EmbeddingModel, share: float) -> EmbeddingModel:
-    """Interpolate between two heads: a share of 0 returns the first, 1 the second."""
+    """Interpolate between two heads: a `share` of 0 returns the first, 1 the second."""
     head = deepcopy(start)
     with torch.no_grad():
         for value, other in zip(head.parameters(), end.parameters(), strict=True):
@@ -124,17 +128,17 @@ def between(start: EmbeddingModel, end: EmbeddingModel, share: float) -> Embeddi
 
 
 def heads_without(
-    features: Float[Tensor, "rows features"],
-    labels: Int64[Tensor, " rows"],
-    groups: Int64[Tensor, " rows"],
+    features: Float[Tensor, "samples features"],
+    labels: Int64[Tensor, " samples"],
+    groups: Int64[Tensor, " samples"],
     kept: str,
     *,
     dim: int,
     seed: int = 0,
 ) -> Iterator[tuple[int, EmbeddingModel]]:
-    """Yield each group of rows from 0 on, and the head `Improvement.kept` that is made without its rows.
+    """Yield each group of samples, from 0, and the head `Improvement.kept` that is made without these samples.
 
-    Labels and groups are below 0 for rows without; rows without a group are in all heads.
+    Labels and groups are below 0 for samples without; samples without a group are in all heads.
     """
     rows = normalize(features, dim=1)
     total, products = _sums(rows)
@@ -152,8 +156,8 @@ def heads_without(
         yield group, head
 
 
-def _sums(rows: Float[Tensor, "rows features"]) -> tuple[Float64[Tensor, " f"], Float64[Tensor, "f f"]]:
-    """Return the sum of rows and of their outer products."""
+def _sums(rows: Float[Tensor, "samples features"]) -> tuple[Float64[Tensor, " f"], Float64[Tensor, "f f"]]:
+    """Return the sum of the features and of their outer products."""
     size = rows.shape[1]
     total, products = torch.zeros(size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
     for part in rows.split(_ROWS):
@@ -163,31 +167,31 @@ def _sums(rows: Float[Tensor, "rows features"]) -> tuple[Float64[Tensor, " f"], 
 
 
 def improve(
-    features: Float[Tensor, "rows features"], labels: Int64[Tensor, " rows"], *, dim: int = 512, seed: int = 0
+    features: Float[Tensor, "samples features"], labels: Int64[Tensor, " samples"], *, dim: int = 512, seed: int = 0
 ) -> Improvement:
     """Find the best head for the features of a gallery.
 
     The candidates are the features themselves (``stock``), `whitened_head`, and `trained_head` of that, half of the way
     from the whitened head or, with `FEW_LABELS` labels per class or more, also three quarters. A third of the labelled
-    rows, and then a third of the classes, are held out in turn. In this order, a candidate replaces the one before if
-    it gains on held-out rows and classes together, and does not surely lose on either (by McNemar's test). With
-    `ENOUGH_TO_WHITEN` rows or more, whitening need not gain; without two classes of two labels, it is kept untested.
+    samples, and then a third of the classes, are held out in turn. In this order, a candidate replaces the one before
+    if it gains on held-out samples and classes together, and does not surely lose on either (by McNemar's test). With
+    `ENOUGH_TO_WHITEN` samples or more, whitening need not gain; without two classes of two labels, it is kept untested.
     The best head is then trained again on all labels.
 
     Only the gain on labelled classes is measured for your use; the gain on held-out classes is an estimate for classes
     like these, and optimistic if labels are few. One label per class is too little to train on.
 
     Args:
-        features: At least two finite rows ``[rows, features]``.
-        labels: The class of each row; below 0 for rows without a label.
-        dim: Numbers of a vector of the head.
+        features: Finite features of at least two samples, ``[samples, features]``.
+        labels: The class of each sample; below 0 for samples without a label.
+        dim: Number of output dimensions of the head.
         seed: Seed of all random choices.
 
     Returns:
         The best head, and Recall@1 of all candidates.
 
     Raises:
-        ValueError: If fewer than two classes have two labels, and there are too few rows to whiten.
+        ValueError: If fewer than two classes have two labels, and there are too few samples to whiten.
 
     >>> improve(torch.eye(4).repeat_interleave(4, dim=0), torch.arange(4).repeat_interleave(4)).kept
     'stock'
@@ -197,7 +201,7 @@ def improve(
     per_class = len(rows) / max(len(classes), 1)
     if int((counts >= 2).sum()) < 2:
         if len(features) < ENOUGH_TO_WHITEN:
-            raise ValueError("fewer than two classes have two labelled rows each: label more of them")
+            raise ValueError("fewer than two classes have two labelled samples each: label more of them")
         return Improvement(whitened_head(features, dim), "whitened", {}, {}, per_class)
     shares = {name: share for name, share in _SHARES.items() if share == 0.5 or per_class >= FEW_LABELS}
     whitened = whitened_head(features, dim)
@@ -228,7 +232,7 @@ def improve(
 
 
 class _Hits:
-    """For each query and head, whether the nearest row has the query's class."""
+    """For each query and head, whether the nearest sample has the query's class."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Tensor]] = {}
@@ -236,7 +240,7 @@ class _Hits:
     def count(
         self, features: Tensor, labels: Tensor, heads: Mapping[str, EmbeddingModel], gallery: Tensor, queries: Tensor
     ) -> None:
-        """Search the rows of a gallery for queries, which may be among these rows."""
+        """Search samples for queries, which may be among these samples."""
         exclude = torch.where(gallery, gallery.long().cumsum(0) - 1, -1)[queries]
         for name, head in {"stock": normalize, **heads}.items():
             with torch.no_grad():
@@ -256,8 +260,8 @@ class _Hits:
         return changes.mean().item(), (changes.sum() / changes.abs().sum().clamp(min=1).sqrt()).item()
 
 
-def _thirds(labels: Int64[Tensor, " rows"], generator: torch.Generator) -> list[Tensor]:
-    """Return masks that each hold out about a third of the rows of each class, and leave at least one row of it."""
+def _thirds(labels: Int64[Tensor, " samples"], generator: torch.Generator) -> list[Tensor]:
+    """Return masks that each hold out about a third of the samples of each class, and leave at least one of them."""
     order = torch.randperm(len(labels), generator=generator)
     place = torch.empty_like(labels)
     for label in labels.unique():

@@ -31,21 +31,21 @@ from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.pretrained import is_cached
 
-_GROUPED = 5_000  # most pictures that learn the threshold for groups: 200 MB of distances
+_GROUPED = 5_000  # most images that learn the threshold for groups: 200 MB of distances
 _HALVES = 200
 _NEAREST = 32  # classes kept for each query: all of them are in the other half once in 4 billion times
 _WHITENINGS, _HEADS = 20, 10  # most parts of the classes, each of which is left out of a head
-_TRANSFORMED = 200_000  # rows that all whitenings together transform, if that makes more than `_HEADS` parts
+_TRANSFORMED = 200_000  # embeddings that all whitenings together transform, if that makes more than `_HEADS` parts
 
 
 @dataclass(frozen=True, eq=False)
 class Strangers:
-    """Pictures of each class, and their distances to the nearest other classes of what they search, nearest first.
+    """Images of unknown classes, with their distances to the nearest other classes that they search, nearest first.
 
     Args:
-        labels: The class of each picture.
+        labels: The class of each image.
         distances: Distances to the nearest classes; infinite if there are fewer.
-        classes: These classes.
+        classes: The nearest classes.
     """
 
     labels: Int64[Tensor, " queries"]
@@ -57,7 +57,7 @@ class Strangers:
         return threshold_at(self.distances[:, 0], rate)
 
     def passed(self, threshold: float) -> float:
-        """Return the share of the pictures that pass a threshold."""
+        """Return the fraction of the images that pass a threshold."""
         return _share(self.distances[:, 0] <= threshold)
 
     def span(self, rate: float) -> tuple[float, float]:
@@ -95,37 +95,37 @@ def calibrate(
 ) -> Calibration:
     r"""Learn a threshold on the distance from classes on which a model was not trained.
 
-    Each picture searches the pictures of all *other* classes, as a picture of an unknown class would: $d^-$ is the
-    distance to its nearest neighbour among them. It is a false accept at a threshold $\tau$ if $d^- \le \tau$. The
-    threshold for a false accept rate r is the largest with at most this share of false accepts among N pictures:
+    Each image searches the images of all *other* classes, as an image of an unknown class would: $d^-$ is the distance
+    to its nearest neighbour among them. It is a false accept at a threshold $\tau$ if $d^- \le \tau$. The threshold for
+    a false accept rate r is the largest with at most this fraction of false accepts among N images:
 
     $$\tau_r = \max \{\tau : |\{i : d^-_i \le \tau\}| \le r N\}$$
 
-    The rate counts queries that search as many pictures as here, not pairs of pictures. In a larger gallery there are
-    more false accepts, and pictures that resemble known classes are accepted more often. With `gallery`, the threshold
-    is learnt by searching that gallery, and kept in it.
+    The rate counts queries, not pairs of images, and holds for queries that search as many images as here. In a larger
+    gallery there are more false accepts, and images that resemble known classes are accepted more often. With
+    `gallery`, the threshold is learnt by searching that gallery, and kept in it.
 
-    If the gallery made its vectors by a head that was whitened or trained on its own rows, a class plays the unknown
-    one with a head that was made without it: one for each of up to 20 parts of the classes if it was whitened, ten if
-    it was trained.
+    If the gallery made its vectors by a head that was whitened or trained on its own rows, a class is searched as
+    unknown with a head that was made without that class. There is one head for each of up to 20 parts of the classes if
+    the head was whitened, and of ten parts if it was trained.
 
     Args:
         model: The model, or its path or name. With `gallery`, None takes the gallery's.
-        source: Labelled pictures (a folder or a table), or a file of labelled vectors, or its content; None takes the
+        source: Labelled images (a folder or a table), or a file of labelled vectors, or its content; None takes the
             validation classes of the run. Classes in the run's training are left out, and those in its test if there
-            are others. With `gallery`, pictures of unknown classes; those without a label count as one class.
-        gallery: A gallery, whose labelled pictures are searched. Without `source`, each of its classes in turn plays
-            the unknown class, except those in the run's training; at most 10,000 random pictures are queries.
+            are others. With `gallery`, images of unknown classes; those without a label count as one class.
+        gallery: A gallery, whose labelled images are searched. Without `source`, each of its classes in turn is the
+            unknown class, except those in the run's training; at most 10,000 random images are queries.
         split: ``validation`` or ``test`` takes only these classes of the run. After calibration on the test classes,
             results on them are too good.
-        new_images: ``join`` adds pictures that came after the run began to the split of their class, ``leave`` leaves
+        new_images: ``join`` adds images that came after the run began to the split of their class, ``leave`` leaves
             them out.
-        rate: The false accept rate, in (0, 1). If the pictures are too few to measure it, the smallest rate that they
-            can measure is taken.
-        batch_size: Pictures per batch of the network.
-        workers: Processes that read pictures.
-        keep: Keep the threshold in the gallery or, without one, in ``calibration.json`` beside the model. A threshold
-            of a pretrained network that is given by its name is not kept without a gallery.
+        rate: The false accept rate, in (0, 1). If the images are too few to measure it, the smallest rate that they can
+            measure is taken.
+        batch_size: Images per batch of the network.
+        workers: Processes that read images.
+        keep: Keep the threshold in the gallery or, without one, in ``calibration.json`` next to the model. Without a
+            gallery, a threshold of a pretrained network that is given by its name is not kept.
         report: Called with notes for the user, such as on a replaced threshold. None logs them.
 
     Returns:
@@ -153,7 +153,7 @@ def calibrate(
     if gallery is not None:
         if split is not None or isinstance(source, Rows):
             raise UserError(
-                "With a gallery, unknown pictures are read from a source: leave the split or the vectors out."
+                "With a gallery, unknown photos are read from a source: leave the split or the vectors out."
             )
         gallery = _open(gallery, model)
         checksum, path = gallery.store.info.embedder, gallery.model_path
@@ -169,7 +169,7 @@ def calibrate(
     strangers = find_strangers(held_out, report)
     images = len(strangers.labels)
     if images * rate < 1:
-        report(f"{images:,} pictures measure no false accept rate below {1 / images:g}, which is taken.")
+        report(f"{images:,} photos measure no false accept rate below {1 / images:g}, which is taken.")
         rate = 1 / images
     threshold = strangers.threshold(rate)
     own = nearest_others(
@@ -206,7 +206,7 @@ def calibrate(
 
 
 def threshold_at(distances: Float64[Tensor, " queries"], rate: float) -> float:
-    """Return the largest threshold that at most this share of the distances pass, in the middle between two of them."""
+    """Return the largest threshold that at most this fraction of the distances pass, halfway between two of them."""
     ordered = distances.sort().values
     refused = ordered[int((torch.arange(1, len(ordered) + 1, dtype=torch.float64) / len(ordered) <= rate).sum())]
     passed = ordered[ordered < refused]
@@ -220,7 +220,7 @@ def _share(kind: Tensor) -> float:
 
 
 def find_strangers(held_out: HeldOut, report: Callable[[str], object]) -> Strangers:
-    """Search the nearest other classes of each picture that plays an unknown one."""
+    """Find the nearest other classes of each image of an unknown class."""
     vectors, labels, finding = held_out.vectors, held_out.labels, {"distance": held_out.distance, "k": _NEAREST}
     rows = torch.arange(len(labels)) if held_out.queries is None else held_out.queries
     if held_out.unknown is not None:
@@ -236,7 +236,7 @@ def find_strangers(held_out: HeldOut, report: Callable[[str], object]) -> Strang
     classes = int(labels.max()) + 1
     part = torch.randperm(classes, generator=torch.Generator().manual_seed(0)) % min(classes, most)
     groups[is_labelled] = part[groups[is_labelled]]
-    report(f"{int(part.max()) + 1} heads are made, each without some classes, which then play the unknown ones.")
+    report(f"{int(part.max()) + 1} heads are made, each without some classes, which then are the unknown ones.")
     found = []
     for group, head in heads_without(features, held_out.feature_labels, groups, held_out.head, dim=vectors.shape[1]):
         own = rows[part[labels[rows]] == group]
@@ -248,7 +248,7 @@ def find_strangers(held_out: HeldOut, report: Callable[[str], object]) -> Strang
 
 
 def _grouping(held_out: HeldOut) -> float:
-    """Learn the distance at which groups agree best with classes, from some pictures of known classes."""
+    """Learn the distance at which groups agree best with classes from some images of known classes."""
     rows = torch.arange(len(held_out.labels)) if held_out.queries is None else held_out.queries
     if len(rows) > _GROUPED:
         rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_GROUPED]]
@@ -261,7 +261,7 @@ def _grouping(held_out: HeldOut) -> float:
 def _report_replaced(
     content: Mapping[str, Any], owner: object, strangers: Strangers, report: Callable[[str], object]
 ) -> None:
-    """Describe the threshold to be replaced, and how many unknown pictures pass it."""
+    """Describe the threshold to be replaced, and how many unknown images pass it."""
     try:
         old = Calibration.from_json(content, owner)
     except UserError as error:
@@ -269,8 +269,8 @@ def _report_replaced(
     else:
         report(
             f"Replaced: the threshold {format_threshold(old.threshold)} for a rate of {old.rate:g}, which was learnt "
-            f"from {old.images:,} pictures of {old.classes:,} classes ({old.data}). "
-            f"{100 * strangers.passed(old.threshold):.2f} % of the unknown pictures here pass it."
+            f"from {old.images:,} photos of {old.classes:,} classes ({old.data}). "
+            f"{100 * strangers.passed(old.threshold):.2f} % of the unknown photos here pass it."
         )
 
 

@@ -1,4 +1,4 @@
-"""Contact sheets: each query beside its hits, as a web page or as a picture."""
+"""Contact sheets: each query next to its hits, as a web page or as an image."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _SIDE, _GAP, _LINE = 160, 12, 16  # pixels
-_MOST_SHOWN = 500  # most pictures of a web page, about 5 MB
-_MOST_DRAWN = 300  # most pictures of a drawn sheet
+_MOST_SHOWN = 500  # most images of a web page, about 5 MB
+_MOST_DRAWN = 300  # most images of a drawn sheet
 _SAME, _OTHER, _INK, _MUTED = "#1a7f37", "#cf222e", "#1f2328", "#59636e"
 
 
 def write_contact_sheet(result: SearchResult, path: str | Path) -> None:
-    """Write a contact sheet: the first queries, each beside its hits with their labels and distances.
+    """Write a contact sheet: the first queries, each next to its hits with their labels and distances.
 
-    Rows without a readable picture below the gallery's roots are shown by their names. If a query has a label, hits
-    with the same label are marked.
+    Without a readable image below the gallery's roots, only the name is shown. If a query has a label, hits with the
+    same label are marked.
 
     Args:
         result: The result of a search.
-        path: An ``.html`` page, which contains its pictures and works offline, or a ``.png`` picture.
+        path: An ``.html`` page, which contains its images and works offline, or a ``.png`` image.
 
     Raises:
         UserError: If the name has another ending, or the file cannot be written, or exists and is not a contact sheet.
@@ -64,7 +64,7 @@ def check_sheet(path: Path | None, queries: Sequence[object] = ()) -> None:
 
 
 def _first(result: SearchResult, most: int) -> list[Answer]:
-    """Take as many queries as `most` pictures allow, but at least one."""
+    """Take as many queries as `most` images allow, but at least one."""
     shown, pictures = [], 0
     for answer in result.answers:
         pictures += 1 + len(answer.hits)
@@ -83,7 +83,7 @@ def _page(result: SearchResult, answers: list[Answer], note: str) -> str:
         return picture(_thumbnail(name, result.roots), _SIDE, alt)
 
     def link(name: str) -> str:
-        """Return the address of the original if it may be opened, else an empty text."""
+        """Return the URL of the original if it may be opened, otherwise an empty text."""
         path = path_and_box(name)[0]
         return "" if not is_below(path, result.roots) else path if is_address(path) else Path(path).absolute().as_uri()
 
@@ -124,7 +124,7 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
             words = words[:-2] + "…" if len(words) > 2 else ""
         draw.text(place, words, colour, font)
 
-    text((_GAP, _GAP), f"Nearest pictures in {result.gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
+    text((_GAP, _GAP), f"Nearest photos in {result.gallery}" + f", {note}" * bool(note), _INK, sheet.width - 2 * _GAP)
     for row, answer in enumerate(answers):
         top = head + tall * row
         for column, shown in enumerate((answer, *answer.hits)):
@@ -146,6 +146,6 @@ def _draw(result: SearchResult, answers: list[Answer], note: str) -> Image.Image
 
 
 def _thumbnail(name: str, roots: Sequence[str]) -> Image.Image | None:
-    """Read a picture in the size of the sheet; return None if it is unreadable or not below the roots."""
+    """Read an image in the size of the sheet; return None if it is unreadable or not below the roots."""
     picture = picture_named(name, _SIDE, roots)
     return None if picture is None else ImageOps.contain(cut_thin(picture).convert("RGB"), (_SIDE, _SIDE))

@@ -1,4 +1,4 @@
-"""Why two pictures are near: how much each place of them contributes to their similarity."""
+"""Explain why two images are near: how much each location contributes to their similarity."""
 
 from dataclasses import dataclass
 from math import isqrt
@@ -22,14 +22,14 @@ _CELLS = 14  # along each side of a map that is made of pixels
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Contributions of the places of two pictures to their similarity.
+    """Contributions of the locations of two images to their similarity.
 
     Args:
         similarity: The cosine of their embeddings, in [-1, 1], after the mean was subtracted if one was given.
-        method: ``exact``: the contributions to either picture add up to the similarity. ``gradients``: they are an
+        method: ``exact``: the contributions to either image add up to the similarity. ``gradients``: they are an
             approximation, see `proxemic.analysis.gradient_map`.
-        maps: The contribution of each place of the first picture, and of the second.
-        pictures: Both as the network sees them, after resize and crop, which the maps cover.
+        maps: The contribution of each location of the first image, and of the second.
+        pictures: Both images as the network sees them, after resize and crop; the maps cover these.
     """
 
     similarity: float
@@ -41,26 +41,26 @@ class Explanation:
 def explain_similarity(
     embedder: Embedder, first: Picture, second: Picture, *, mean: Float[Tensor, " dim"] | None = None
 ) -> Explanation:
-    """Divide the similarity of two pictures among their places.
+    """Divide the similarity of two images among their locations.
 
-    With average or max pooling and a linear head, the similarity is a sum over pairs of places: the maps are exact.
-    For other networks, they are gradients times activations of the last feature map. A network without a feature map is
-    explained by its pixels, in a grid of 14 by 14 places. If a network of your own scales embeddings to unit length
-    itself, its maps add up to zero.
+    With average or max pooling and a linear head, the similarity is a sum over pairs of locations, and the maps are
+    exact. For other networks, they are gradients times activations of the last feature map. A network without a feature
+    map is explained by its pixels, in a grid of 14 by 14 locations. If a network of your own scales embeddings to unit
+    length itself, its maps add up to zero.
 
     Args:
-        embedder: The model. It computes in float32, whatever its precision; an embedder that keeps the first numbers of
-            an embedding (`Embedder.first`) compares these alone.
-        first: A picture, as `Embedder.embed` takes it.
-        second: The other picture.
+        embedder: The model. It computes in float32, whatever its precision; an embedder that keeps the first dimensions
+            of an embedding (`Embedder.first`) compares these alone.
+        first: An image, as `Embedder.embed` takes it.
+        second: The other image.
         mean: Mean of unit embeddings. It is subtracted from both embeddings, so that the maps show what the two have in
-            common beyond what all pictures have; None explains the cosine itself.
+            common beyond what all images have; None explains the cosine itself.
 
     Returns:
-        The similarity, and a map of contributions for each picture.
+        The similarity, and a map of contributions for each image.
 
     Raises:
-        UnreadableImageError: If a picture cannot be read.
+        UnreadableImageError: If an image cannot be read.
         UserError: If the model takes vectors, or runs in ONNX Runtime, which has no gradients.
 
     >>> from torchvision.transforms.v2.functional import pil_to_tensor
@@ -70,7 +70,7 @@ def explain_similarity(
     ('gradients', 1.0, torch.Size([14, 14]), 1.0)
     """
     if embedder.takes_vectors:
-        raise UserError(f"{embedder.path or 'The model'} takes vectors, which have no places to explain.")
+        raise UserError(f"{embedder.path or 'The model'} takes vectors, which have no locations to explain.")
     images = [embedder.prepare(picture)[None].to(embedder.device) for picture in (first, second)]
     seen = _as_seen(embedder, first, images[0]), _as_seen(embedder, second, images[1])
     model = embedder.model
@@ -102,7 +102,7 @@ def explain_similarity(
 def _centred(
     vectors: Float[Tensor, "dim height width"], mean: Float[Tensor, " dim"]
 ) -> Float64[Tensor, "dim height width"]:
-    """Scale the vectors of places so that their mean has unit length, and subtract the mean of all pictures."""
+    """Scale the vectors of locations so that their mean has unit length, and subtract the mean of all images."""
     unit = vectors.double() / vectors.double().mean((1, 2)).norm().clamp(min=1e-12)
     return unit - mean.double()[:, None, None]
 
@@ -110,7 +110,7 @@ def _centred(
 def _embed_with_map(
     embedder: Embedder, image: Float[Tensor, "1 channels height width"]
 ) -> tuple[Float[Tensor, "1 dim rows columns"], Float[Tensor, " size"]]:
-    """Return the last feature map with several places, or else the pixels, and the embedding computed from it."""
+    """Return the last feature map with several locations, or else the pixels, and the embedding computed from it."""
     image = image.requires_grad_()
     found = [image]
 
@@ -145,7 +145,7 @@ def _gradients(
 
 
 def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 channels height width"]) -> Image.Image:
-    """Show what the network sees: the prepared picture, or its numbers scaled from black to white."""
+    """Show what the network sees: the prepared image, or its values scaled from black to white."""
     if isinstance(embedder.transform, Preprocessing) and not isinstance(picture, Tensor):
         return embedder.transform.fit()(picture).convert("RGB")
     from torchvision.transforms.v2.functional import to_pil_image  # a second of time
@@ -157,7 +157,7 @@ def _as_seen(embedder: Embedder, picture: Picture, prepared: Float[Tensor, "1 ch
 
 
 def _as_grid(features: Tensor) -> Float[Tensor, "batch channels height width"] | None:
-    """Reshape a feature map to a grid over the picture; return None if it has a single place or is not a grid."""
+    """Reshape a feature map to a grid over the image; return None if it has a single location or is not a grid."""
     if features.ndim != 4:
         return None
     batch, channels, height, width = features.shape

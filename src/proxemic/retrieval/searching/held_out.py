@@ -1,4 +1,4 @@
-"""Read the classes on which a model was not trained: of its run, of a source, or of a gallery."""
+"""Read classes on which a model was not trained, from its run, a source, or a gallery."""
 
 import os
 from collections.abc import Callable
@@ -39,11 +39,11 @@ class HeldOut:
         description: Where they come from.
         distance: How vectors are compared.
         sequences: The sequence of each vector.
-        queries: The vectors that search as if their class were unknown; None takes all.
+        queries: The vectors that search as if their class were unknown; None takes all vectors.
         unknown: Other vectors and classes, which search instead.
-        features: The features from which a head made the vectors, also of unlabelled rows.
-        feature_labels: The class of each row of features, below 0 for none.
-        head: How the head was made from these rows, see `Improvement.kept`; None if it was not.
+        features: The features from which a head made the vectors, also of unlabelled images.
+        feature_labels: The class of each feature vector, below 0 for none.
+        head: How the head was made from these features, see `Improvement.kept`; None if it was not.
     """
 
     vectors: Float[Tensor, "rows dim"]
@@ -74,13 +74,13 @@ def embed_held_out(
         split = split or "validation"
         if run is None:
             raise UserError(
-                f"{embedder.path or 'The model'} is not a run with known held-out classes: give labelled pictures "
+                f"{embedder.path or 'The model'} is not a run with known held-out classes: give labelled photos "
                 "of classes that it was not trained on (--data.root)."
             )
         splits = own_splits(run, report, test=split == "test", new_images=new_images)
         if split == "validation" and splits.validation is None:
             raise UserError(
-                f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled pictures of "
+                f"{run.path} has no validation classes (data.validation_fraction is 0): give labelled photos of "
                 "other classes (--data.root), or take its test classes (--split test), which are then no measure of "
                 "the result."
             )
@@ -98,14 +98,14 @@ def embed_held_out(
         check_distinct(opened.names, source)
     if model_for(opened, embedder, embedder.checksum, embedder.path) is None and opened.pixels.dim != embedder.dim:
         raise UserError(
-            f"{name} has {opened.pixels.dim} numbers in a row, but embeddings of {embedder.path} have "
-            f"{embedder.dim}: give those that it makes."
+            f"{name} has {opened.pixels.dim} dimensions, but embeddings of {embedder.path} have "
+            f"{embedder.dim}: give embeddings of that model."
         )
     labels = opened.labels
     known = [row for row, label in enumerate(labels) if label is not None]
     if not known:
         raise UserError(
-            f"{name} gives no labels, but thresholds are learnt from pictures of known classes: give a folder with a "
+            f"{name} gives no labels, but thresholds are learnt from photos of known classes: give a folder with a "
             "folder for each class, or what is searched (--gallery)."
         )
     allowed = _allowed(run, {label for label in labels if label is not None}, split, report)
@@ -130,7 +130,7 @@ def read_gallery(
     workers: int,
     report: Callable[[str], object],
 ) -> HeldOut:
-    """Read the labelled pictures of a gallery, and embed pictures of unknown classes if a source is given."""
+    """Read the labelled images of a gallery, and embed images of unknown classes if a source is given."""
     info, address, path = gallery.store.info, gallery.store.address, gallery.model_path
     run = None if path is None else _run_at(path)
     classes = None if run is None else run.read_classes()
@@ -150,8 +150,8 @@ def read_gallery(
     queries = is_new[labels].nonzero().squeeze(1)
     if source is None and not len(queries):
         raise UserError(
-            f"{path} was trained on all classes of {address}, so that none can take the part of an unknown one: give "
-            "pictures of unknown classes (--data.root)."
+            f"{path} was trained on all classes of {address}, so that none is unknown: give "
+            "photos of unknown classes (--data.root)."
         )
     if known := len(names) - int(is_new.sum()):
         report(
@@ -176,9 +176,9 @@ def read_gallery(
     if not rows:
         raise UserError(f"{source} has no classes but those that {path} was trained on: give others.")
     if left_out := len(given) - len(rows):
-        report(f"{left_out:,} of {len(given):,} pictures belong to classes that were trained on: left out.")
+        report(f"{left_out:,} of {len(given):,} photos belong to classes that were trained on: left out.")
     number = {name: at for at, name in enumerate(sorted({*names, *filter(None, given)}))}
-    # One class for all pictures without a label.
+    # One class for all images without a label.
     own = torch.tensor([number.get(given[row] or "", len(number)) for row in rows])
     labels = torch.tensor([number[name] for name in names])[labels]
     unknown, description = (torch.from_numpy(embedded.embeddings[rows]), own), f"{source}, searching gallery {address}"

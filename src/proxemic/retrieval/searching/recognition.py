@@ -1,4 +1,4 @@
-"""Recognise pictures by the nearest labelled picture of a gallery, or report them as unknown."""
+"""Recognise images by the nearest labelled image of a gallery, or report them as unknown."""
 
 import json
 import math
@@ -104,9 +104,9 @@ def recognize(
     batch_size: int = 64,
     workers: int = 0,
 ) -> Recognitions:
-    """Name what pictures show by the label of the nearest labelled picture of a gallery, if that is near enough.
+    """Name what images show by the label of the nearest labelled image of a gallery, if that is near enough.
 
-    Pictures of the gallery without a label are ignored. Among labelled ones at the same distance, the first added wins.
+    Gallery images without a label are ignored. Of several at the same distance, the one that was added first counts.
 
     Args:
         gallery: The gallery to search.

@@ -28,7 +28,7 @@ class Answer:
     """Result of a query.
 
     Args:
-        query: The path of the picture, the name of the row, or the text.
+        query: The path of the image, the name of the row, or the text.
         label: The label of the query, or None.
         hits: The hits, nearest first.
     """
@@ -47,8 +47,8 @@ class SearchResult:
         answers: The result of each query that could be read.
         columns: The further columns of the gallery.
         unreadable: Why other queries could not be read, by their names.
-        roots: Folders and addresses below which pictures of the gallery and of the queries may be opened.
-        embedded_by: How many queries were embedded by torch and by ONNX Runtime; other vectors were known.
+        roots: Folders and URLs below which images of the gallery and of the queries may be opened.
+        embedded_by: How many queries were embedded by torch and by ONNX Runtime; other embeddings were in the cache.
     """
 
     gallery: str
@@ -112,17 +112,17 @@ def search_gallery(
     batch_size: int = 64,
     workers: int = 0,
 ) -> SearchResult:
-    """Find the k nearest pictures of a gallery to each readable query, as `Gallery.search`.
+    """Find the k nearest images of a gallery to each readable query, as `Gallery.search`.
 
     Args:
         gallery: The gallery to search.
-        queries: Sources of `list_pictures`, or files of vectors; a picture of the gallery finds itself.
-        text: Describe pictures in words, for a model with a text tower (CLIP, SigLIP); may be repeated.
+        queries: Sources of `list_pictures`, or files of vectors; an image of the gallery finds itself.
+        text: Describe images in words, for a model with a text tower (CLIP, SigLIP); may be repeated.
         k: Hits per query, 1 or more.
         where: Conditions on hits, as in `Gallery.search`.
         without_self: Leave out the query itself if its path is in the gallery.
-        rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which favours pictures that are
-            neighbours of each other; the reported distances are still those to the query.
+        rerank: Rank the first hundred hits again by `k_reciprocal_distances`, which favours images that are neighbours
+            of each other; the reported distances are still those to the query.
         expand: Search a second time by the mean of the query and this many first hits, see
             `proxemic.metrics.expand_queries`; the distances are then those to the mean. 0 searches once.
         batch_size: Queries that are embedded at once.
@@ -221,7 +221,7 @@ def embed_queries(
     """Embed the queries of `search_gallery`; `UserError` if none can be read."""
     texts = [text] if isinstance(text, str) else [*text]
     if not (queries or texts):
-        raise UserError("Nothing says what to search for: give pictures, files of vectors, or texts (--text).")
+        raise UserError("There is nothing to search for: give photos, files of vectors, or texts (--text).")
     described = Rows.of(path=texts, label=[None] * len(texts))
     if texts:
         described = replace(described, embeddings=gallery.embedder.embed_texts(texts, batch_size=batch_size).numpy())

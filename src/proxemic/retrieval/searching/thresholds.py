@@ -1,4 +1,4 @@
-"""A calibrated threshold on the distance: stored with the gallery or beside the model on which it was learnt."""
+"""A calibrated threshold on the distance: stored with the gallery or next to the model on which it was learnt."""
 
 import json
 import math
@@ -26,17 +26,18 @@ class Calibration:
     Args:
         model: The checksum of the model; None for a gallery of vectors whose model is unknown.
         distance: ``cosine`` or ``euclidean``.
-        data: A description of the pictures from which the threshold was learnt.
-        classes: How many classes played the unknown class.
-        images: How many pictures these classes have.
-        searched: How many pictures were searched.
+        data: A description of the images from which the threshold was learnt.
+        classes: How many classes were searched as unknown.
+        images: How many images these classes have.
+        searched: How many images were searched.
         rate: The false accept rate for which the threshold was learnt.
-        threshold: Pictures at this distance or nearer are accepted; a value below 0 accepts none.
-        false_accepts: Share of pictures whose nearest picture of another class is within the threshold; at most `rate`.
-        low: The false accepts that are exceeded in 95 % of 200 redrawn halves of the classes; NaN if there are few.
-        high: The false accepts that are exceeded in 5 % of them.
-        true_accepts: Share of pictures whose nearest other picture has their class and is within the threshold; NaN if
-            no class has two pictures.
+        threshold: Images at this distance or nearer are accepted; a value below 0 accepts none.
+        false_accepts: Fraction of images whose nearest image of another class is within the threshold; at most `rate`.
+        low: The false accepts that are exceeded in 95 % of 200 random halves of the classes; NaN if there are few
+            classes.
+        high: The false accepts that are exceeded in 5 % of these halves.
+        true_accepts: Fraction of images whose nearest other image has their class and is within the threshold; NaN if
+            no class has two images.
         grouping: The mean distance up to which `cluster` joins groups: on these classes, it maximises the pairwise F1
             of the groups of average linkage.
         unfinished: When the model's run stopped if it was unfinished, such as "stopped in epoch 1 of 30".
@@ -64,7 +65,7 @@ class Calibration:
             rate: The rate; None takes the threshold that was learnt.
 
         Returns:
-            A sentence if the rate is smaller than the pictures can measure, so that the threshold is for another one.
+            A sentence if the rate is smaller than the images can measure, so that the threshold is for another one.
 
         Raises:
             UserError: If the threshold was learnt for another rate.
@@ -76,7 +77,7 @@ class Calibration:
             return None
         if rate < 1 / self.images <= self.rate:
             return (
-                f"A false accept rate of {rate:g} takes {math.ceil(1 / rate):,} pictures to measure, not "
+                f"A false accept rate of {rate:g} takes {math.ceil(1 / rate):,} photos to measure, not "
                 f"{self.images:,}: the threshold for {self.rate:g} is used."
             )
         raise UserError(
@@ -92,18 +93,18 @@ class Calibration:
         return f"learnt from {classes} (in nine of ten halves of them, {self._range()} % pass)"
 
     def caution(self, rows: int | None = None) -> str | None:
-        """Warn if more unknown pictures may pass than the rate says; None if there is no reason for a warning.
+        """Warn if more unknown images may pass than the rate says; None if there is no reason for a warning.
 
         Args:
-            rows: Number of pictures in the gallery that is searched; None if it is unknown.
+            rows: Number of images in the gallery that is searched; None if it is unknown.
         """
         few, many = self._is_small(), rows is not None and rows > 2 * self.searched
         if not few and not many:
             return None
-        size = f", among {self.searched:,} pictures, while this gallery has {rows:,}" if many else ""
+        size = f", among {self.searched:,} photos, while this gallery has {rows:,}" if many else ""
         enough = f" It takes at least {self._enough()} to mean much." if few else ""
         return (
-            f"The threshold was {self.learnt()}{size}: more unknown pictures may pass than the rate says, "
+            f"The threshold was {self.learnt()}{size}: more unknown photos may pass than the rate says, "
             f"above all those that resemble known classes.{enough}"
         )
 
@@ -111,10 +112,10 @@ class Calibration:
         return self.classes < _fewest_classes() or self.images * self.rate < ENOUGH
 
     def _enough(self) -> str:
-        return f"{_fewest_classes()} classes and {math.ceil(ENOUGH / self.rate):,} pictures"
+        return f"{_fewest_classes()} classes and {math.ceil(ENOUGH / self.rate):,} photos"
 
     def write(self, model: str | os.PathLike[str]) -> Path:
-        """Write ``calibration.json`` beside a model, and return its path."""
+        """Write ``calibration.json`` next to a model, and return its path."""
         path = calibration_file(model)
         write_json(path, self.to_json())
         return path
@@ -125,7 +126,7 @@ class Calibration:
 
     @classmethod
     def read(cls, model: str | os.PathLike[str], checksum: str | None = None) -> "Calibration":
-        """Read the threshold beside a model.
+        """Read the threshold next to a model.
 
         Args:
             model: The directory of a run, or the file of a model.
@@ -181,7 +182,7 @@ class Calibration:
         shares = [percent(self.false_accepts), self._range(), percent(self.true_accepts)]
         row = [f"{100 * self.rate:.4g}", format_threshold(self.threshold), *shares]
         title = (
-            f"{self.data}: {self.images:,} pictures of {self.classes:,} classes, {self.distance} distance; in percent "
+            f"{self.data}: {self.images:,} photos of {self.classes:,} classes, {self.distance} distance; in percent "
             "but for the threshold"
         )
         return Table(header, [row], title, self.notes(), "rrrrr")
@@ -192,24 +193,24 @@ class Calibration:
     def notes(self) -> list[str]:
         """Explain the figures and their limits."""
         notes = [
-            "A false accept: the nearest picture among those of all other classes is within the threshold. Unknown "
-            "pictures that resemble known classes pass more often than others; in a larger gallery more pass."
+            "A false accept: the nearest photo among those of all other classes is within the threshold. Unknown "
+            "photos that resemble known classes pass more often than others; in a larger gallery more pass."
         ]
         if not math.isnan(self.low):
             notes.append(
                 "5 to 95% of halves: in 200 random halves of the classes, the false accepts of the other half at the "
-                "threshold of this half. Expect as many of your unknown pictures to pass."
+                "threshold of this half. Expect as many of your unknown photos to pass."
             )
         notes += [f"The run of the model {self.unfinished}."] if self.unfinished else []
         if self.threshold < 0:
             notes.append(
-                "Nothing is accepted: too many pictures of different classes are the same to the model. Look for wrong "
+                "Nothing is accepted: too many photos of different classes are the same to the model. Look for wrong "
                 "labels and duplicates with proxemic clean."
             )
-        notes.append(f"Pictures are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
+        notes.append(f"Photos are grouped (proxemic cluster) up to a mean distance of {self.grouping:.4f}.")
         if self._is_small():
             notes.append(
-                f"This means little: {self.images:,} pictures of {self.classes:,} classes, but for this rate it takes "
+                f"This means little: {self.images:,} photos of {self.classes:,} classes, but for this rate it takes "
                 f"at least {self._enough()}."
             )
         return notes
@@ -222,10 +223,10 @@ def check_rate(rate: float) -> None:
 
 
 def how_to_measure(gallery: str = "GALLERY") -> str:
-    """Say how to measure how many unknown pictures pass."""
+    """Say how to measure how many unknown images pass."""
     return (
         f"Measure it with proxemic calibrate --gallery {gallery}, which leaves out each class of the gallery in turn, "
-        "or with unknown pictures of your own as well (--data.root)."
+        "or with unknown photos of your own as well (--data.root)."
     )
 
 
@@ -254,7 +255,7 @@ def calibration_file(model: str | os.PathLike[str]) -> Path:
 
 
 def calibration_of(store: Store, model: Path | None, checksum: str | None = None) -> Calibration:
-    """Return a gallery's own calibration, or else that beside its model; raise `UserError` without any.
+    """Return a gallery's own calibration, or else the calibration next to its model; raise `UserError` without any.
 
     `checksum` is that of the model in use, by default the one that made the gallery.
     """

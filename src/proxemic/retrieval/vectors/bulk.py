@@ -1,4 +1,4 @@
-"""Embed many pictures into a file, by one process or several, and resume after a kill."""
+"""Embed many images into a file, by one process or several, and resume after a kill."""
 
 import os
 import time
@@ -35,7 +35,7 @@ from proxemic.runs.precision import EvaluationPrecision
 from proxemic.runs.pretrained import DEFAULT_MODEL
 from proxemic.runs.processes import join_processes
 
-_TOGETHER = 1024  # pictures in a row that a process embeds
+_TOGETHER = 1024  # consecutive images that a process embeds
 Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -44,13 +44,13 @@ class EmbeddedFile:
     """Result of embedding to a file.
 
     Args:
-        path: The file of the embeddings, or its address.
+        path: The file of the embeddings, or its URL.
         rows: Number of embeddings in the file.
-        dim: Numbers of an embedding.
+        dim: Number of dimensions of an embedding.
         precision: Precision in which the embeddings were computed.
-        unreadable: Why pictures could not be read, by their names.
-        others: Files beside it: the list of unreadable pictures and, for .npy, the table and the metadata.
-        embedded: Pictures that this call has embedded; the vectors of the others were known from before.
+        unreadable: Why images could not be read, by their names.
+        others: Files next to it: the list of unreadable images and, for .npy, the table and the metadata.
+        embedded: Number of images that this call has embedded; the other embeddings were in the cache.
         seconds: Time of embedding and writing.
     """
 
@@ -78,28 +78,28 @@ def embed_to_file(
     ray_address: str | None = None,
     report: Callable[[str], object] | None = None,
 ) -> EmbeddedFile | None:
-    """Embed pictures, with or without labels, and write the embeddings to a file.
+    """Embed images, with or without labels, and write the embeddings to a file.
 
-    The vectors are kept in the user's cache as they are made, so that the same call continues after a kill, and so that
-    pictures that any command has embedded before are not embedded again. Such vectors differ by up to 1e-6 from those
-    of an uninterrupted call, as a network rounds differently in other batches.
+    The embeddings are kept in the user's cache as they are computed. The same call therefore continues after a kill,
+    and images that any command has embedded before are not embedded again. Cached embeddings differ by up to 1e-6 from
+    those of an uninterrupted call, because a network rounds differently in other batches.
 
     Args:
-        sources: One or several folders, tables, patterns, lists or pictures, see `list_pictures`; for a model that is
+        sources: One or several folders, tables, patterns, lists or images, see `list_pictures`; for a model that is
             only a head, one file of vectors.
         out: A .parquet file, with paths and, if there are any, labels; or a .npy file, with these in ``OUT.paths.csv``
-            and the checksum of the model in ``OUT.json`` beside it. ``OUT`` is the name without its ending. May be an
-            address, such as ``s3://bucket/vectors.parquet``.
+            and the checksum of the model in ``OUT.json`` next to it. ``OUT`` is the name without its ending. May be a
+            URL, such as ``s3://bucket/vectors.parquet``.
         model: A run, a ``model.safetensors``, an ONNX file, or a name, see `Embedder.load`; None takes
             EfficientNet-Lite0 with ImageNet's weights.
-        batch_size: Pictures per batch of the network, in each process.
-        workers: Processes that read pictures for each process; None takes as many as there are cores.
+        batch_size: Images per batch of the network, in each process.
+        workers: Processes that read images for each process; None takes as many as there are cores.
         precision: ``32-true``, or ``bf16-mixed``, which may be faster and is noted in the file.
         device: Where to compute: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        strict: Fail if a picture cannot be read, after embedding all others; by default it is left out. Such pictures
-            are listed in ``OUT.unreadable.csv`` beside the file.
+        strict: Fail if an image cannot be read, after embedding all others; by default it is left out. Such images are
+            listed in ``OUT.unreadable.csv`` next to the file.
         engine: ``local``, the processes of this command; or ``ray``, the nodes of a cluster, which must see the model
-            and the pictures under the same names.
+            and the images under the same names.
         ray_address: Address of the cluster, such as ``auto`` or ``ray://head:10001``; None starts Ray on this machine.
         report: Called with notes for the user. None logs them.
 
@@ -107,7 +107,7 @@ def embed_to_file(
         The result; None in processes other than the first.
 
     Raises:
-        UserError: If the model or the sources cannot be read, no picture is readable, or the file cannot be written.
+        UserError: If the model or the sources cannot be read, no image is readable, or the file cannot be written.
         ValueError: If a file is malformed, or an argument is out of its range.
         ImportError: If the network needs timm, transformers or onnxruntime, which is not installed.
 
@@ -132,11 +132,11 @@ def embed_to_file(
         if device == "auto" and engine == "local" and torch.cuda.is_available():
             device = f"cuda:{processes.local_rank % torch.cuda.device_count()}"
         if model is None:
-            say(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).")
+            say(f"No model is given: {DEFAULT_MODEL} embeds the photos (--model).")
         embedder = Embedder.load(model or DEFAULT_MODEL, device=device, precision=precision)
         pictures = _list(embedder, sources)
         if pictures.ignored:
-            say(f"{len(pictures.ignored):,} files are not pictures by their names, such as {pictures.ignored[0]}.")
+            say(f"{len(pictures.ignored):,} files are not photos by their names, such as {pictures.ignored[0]}.")
         for note in pictures.notes:
             say(note)
         workers = enough_workers(beside_each_other) if workers is None else workers
@@ -159,7 +159,7 @@ def embed_to_file(
             spool = _Spool(folder, embedder, pictures, parts)
             made += spool.computed
             if known := len(spool.places) - made:
-                say(f"{known:,} of {len(pictures):,} pictures were embedded before.")
+                say(f"{known:,} of {len(pictures):,} photos were embedded before.")
             unreadable = {**pictures.unreadable, **spool.unreadable}
             others = _write(spool, unreadable, target, strict, say)
         facts = (len(spool.places), embedder.dim, embedder.precision, unreadable, others, made)
@@ -167,7 +167,7 @@ def embed_to_file(
 
 
 class _Spool:
-    """All embeddings in a temporary file, as formats state first how many there are; they come in any order."""
+    """All embeddings in a temporary file, because files state their number first; they come in any order."""
 
     def __init__(self, folder: Path, embedder: Embedder, pictures: Rows, parts: Iterable[Embedded]) -> None:
         self.folder, self.embedder, self.pictures = folder, embedder, pictures
@@ -223,9 +223,9 @@ def _write(
         few = "; ".join(f"{readable(name)}: {why.rstrip('.')}" for name, why in [*unreadable.items()][:3])
         few += "; ..." if len(unreadable) > 3 else ""
         count = len(unreadable) + len(places)
-        said = f"{len(unreadable):,} of {count:,} pictures cannot be read, listed in {listed} ({few})"
+        said = f"{len(unreadable):,} of {count:,} photos cannot be read, listed in {listed} ({few})"
         if not places:
-            raise UserError(f"None of {len(unreadable):,} pictures can be read, listed in {listed} ({few}).")
+            raise UserError(f"None of {len(unreadable):,} photos can be read, listed in {listed} ({few}).")
         if strict:
             raise UserError(f"{said}: mend them, or leave them out, and start the same command again.")
         say(f"{said}.")

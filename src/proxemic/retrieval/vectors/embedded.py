@@ -1,4 +1,4 @@
-"""Embeddings of those pictures of a sequence that can be read."""
+"""Embeddings of those images of a sequence that can be read."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,15 +11,15 @@ from proxemic.lazy import Tensor, torch
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Embeddings of the pictures at `places`, and by place why the others could not be read."""
+    """Embeddings of the images at `places`, and the reasons, by place, why the others could not be read."""
 
     vectors: Float32[np.ndarray, "readable dim"]
     places: list[int]
     unreadable: dict[int, str] = field(default_factory=dict)
     known: int = 0
-    """How many of them were embedded before."""
+    """How many of the embeddings were in the cache."""
     engine: str | None = None
-    """What has computed the others."""
+    """The engine that computed the others."""
 
     def __len__(self) -> int:
         return len(self.places) + len(self.unreadable)
@@ -42,12 +42,12 @@ class Embedded:
         )
 
     def at(self, places: Int64[np.ndarray, " chosen"]) -> "Embedded":
-        """Return the same for pictures that were chosen by their places among others."""
+        """Return the embeddings of the images at the given places."""
         unreadable = {int(places[place]): why for place, why in self.unreadable.items()}
         return replace(self, places=places[self.places].tolist(), unreadable=unreadable)
 
     def in_order(self) -> "Embedded":
-        """Return the same, ordered by place."""
+        """Return the embeddings ordered by place."""
         if self.places == sorted(self.places):
             return self
         order = np.argsort(self.places, kind="stable")

@@ -1,4 +1,4 @@
-"""Embed pictures and texts with a trained network and the preprocessing of its images."""
+"""Embed images and texts with a trained network and the preprocessing of its images."""
 
 import copy
 import hashlib
@@ -43,7 +43,7 @@ def _check_precision(precision: str) -> None:
 
 
 class Embedder:
-    """A network that embeds pictures, with the preprocessing of its images.
+    """A network that embeds images, with the preprocessing of its images.
 
     Args:
         model: Any module that maps prepared images ``[B, C, H, W]`` to embeddings ``[B, D]``. It runs in evaluation
@@ -56,7 +56,7 @@ class Embedder:
         checksum: Identifies the model that made embeddings; None computes it from the weights.
         path: The path from which the model was loaded, or None.
         precision: ``32-true``, or ``bf16-mixed``.
-        dim: Keep only this many of the first numbers of an embedding, scaled to unit length again with cosine; None
+        dim: Keep only this many of the first dimensions of an embedding, scaled to unit length again with cosine; None
             keeps all. See `proxemic.losses.MatryoshkaLoss`.
 
     Raises:
@@ -101,13 +101,13 @@ class Embedder:
         self.prepare = Preparation(transform)
 
     source: "Embedder"
-    """The model whose outputs are kept: this one's embeddings are their first numbers, or what a head makes of them."""
+    """The model whose outputs are cached: embeddings are their first dimensions, or what `head` makes of them."""
     head: LinearHead | None
     """The head that makes embeddings from the outputs of `source`."""
     kept_by: str | None
     """The checksum by which its outputs are kept; None if they are not."""
     computed_by: Counter[str]
-    """How many pictures this model has embedded itself, by torch or by ONNX Runtime: their vectors were not kept."""
+    """How many images this model has embedded itself, by torch or by ONNX Runtime: they were not in the cache."""
 
     @classmethod
     def load(
@@ -122,7 +122,7 @@ class Embedder:
 
         Args:
             path: The directory or the file; or ``timm:NAME``, ``hf:NAME`` or ``hf:FOLDER`` for a pretrained network,
-                see `proxemic.runs.pretrained.model_path`. ``model.json`` beside ``model.onnx`` states the
+                see `proxemic.runs.pretrained.model_path`. ``model.json`` next to ``model.onnx`` states the
                 ``preprocessing`` and perhaps the ``distance``; without it, the note that `export` wrote into the ONNX
                 file counts.
             device: A device of torch, or auto, which takes an accelerator if there is one.
@@ -137,7 +137,7 @@ class Embedder:
         from proxemic.retrieval.vectors.saved import SavedEmbedder, load_onnx_file
 
         path = model_path(path)
-        _check_precision(precision)  # here, too, as the network is loaded only if a picture must be embedded
+        _check_precision(precision)  # here, too, as the network is loaded only if an image must be embedded
         if path.suffix.lower() == ONNX:
             return load_onnx_file(path, precision)
         if not (path / "model.safetensors" if path.is_dir() else path).is_file():
@@ -148,18 +148,19 @@ class Embedder:
         return SavedEmbedder(path.absolute(), device=device, backbone=backbone, precision=precision)
 
     def first(self, dim: int) -> "Embedder":
-        """Return an embedder that keeps the first numbers of each embedding.
+        """Return an embedder that keeps the first dimensions of each embedding.
 
-        It has a checksum of its own, as its vectors and thresholds differ from those of whole embeddings.
+        The new embedder has a checksum of its own, because its embeddings and thresholds differ from those of the whole
+        embeddings.
 
         Args:
-            dim: How many numbers to keep.
+            dim: How many dimensions to keep.
 
         Raises:
-            ValueError: If an embedding has fewer numbers.
+            ValueError: If an embedding has fewer dimensions.
         """
         if not 1 <= dim <= self.dim:
-            raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the numbers of an embedding.")
+            raise ValueError(f"dim is {dim}, but must be from 1 to {self.dim}, the dimensions of an embedding.")
         if dim == self.dim:
             return self
         cut = copy.copy(self)
@@ -177,12 +178,12 @@ class Embedder:
         return made
 
     def as_in(self, info: GalleryInfo) -> "Embedder":
-        """Return this embedder, cut to the first numbers of an embedding if the gallery keeps only these."""
+        """Return this embedder, cut to the first dimensions of an embedding if the gallery keeps only these."""
         return self.first(info.dim) if info.embedder == first_checksum(self.checksum, info.dim) else self
 
     @property
     def takes_texts(self) -> bool:
-        """Whether the model has a text tower, which embeds texts in the space of the pictures."""
+        """Whether the model has a text tower, which embeds texts in the space of the images."""
         return self._tokenizer is not None
 
     @cached_property
@@ -223,9 +224,9 @@ class Embedder:
         return Tensors(self.model, self._first)
 
     def choose_network(self, count: int, pictures: Sequence[Picture] | Pixels | None = None) -> Network:
-        """Return what embeds so many pictures; `SavedEmbedder` may convert a network, and try it on the first of them.
+        """Return the network for a number of images; `SavedEmbedder` may convert one, and try it on the first images.
 
-        Without `pictures`, nothing is converted: they are queries.
+        Without `pictures`, the images are queries, and nothing is converted.
         """
         del count, pictures
         return TorchNetwork(self.network, self.precision)
@@ -248,12 +249,12 @@ class Embedder:
 
     @property
     def computed(self) -> int:
-        """How many pictures this model has embedded itself."""
+        """How many images this model has embedded itself."""
         return self.computed_by.total()
 
     @cached_property
     def dim(self) -> int:
-        """How many numbers an embedding has."""
+        """Number of dimensions of an embedding."""
         if self._dim is not None:
             return self._dim
         from proxemic.models import EmbeddingModel
@@ -269,18 +270,18 @@ class Embedder:
         batch_size: int = 64,
         workers: int = 0,
     ) -> Float32[Tensor, "images dim"]:
-        """Embed pictures in order, and return float32 embeddings ``[pictures, dim]`` on the CPU.
+        """Embed images in order, and return float32 embeddings ``[images, dim]`` on the CPU.
 
         Args:
             pictures: One or several paths, bytes of files, PIL images, arrays ``[H, W]`` or ``[H, W, C]`` of uint8, or
                 prepared tensors ``[C, H, W]``; or a batch of prepared tensors, ``[B, C, H, W]``. A model that is only
                 a head takes vectors ``[B, F]``.
-            batch_size: Pictures per batch of the network.
-            workers: Processes that read and prepare pictures.
+            batch_size: Images per batch of the network.
+            workers: Processes that read and prepare images.
 
         Raises:
-            UnreadableImageError: If a picture cannot be read.
-            ValueError: If something else is among the pictures.
+            UnreadableImageError: If an image cannot be read.
+            ValueError: If an item is not an image.
         """
         return torch.from_numpy(self.vectors(pictures, batch_size=batch_size, workers=workers))
 
@@ -312,7 +313,7 @@ class Embedder:
         *,
         strict: bool,
     ) -> Iterator[tuple[Any, list[int], dict[int, str]]]:
-        """Prepare pictures for a network in batches, without torch if neither needs it."""
+        """Prepare images for a network in batches, without torch if neither needs it."""
         check_reading(batch_size, workers)
         if isinstance(network, OnnxNetwork) and not workers and not isinstance(pictures, Vectors):
             return self.prepare.arrays(pictures, batch_size, strict=strict)
@@ -320,7 +321,7 @@ class Embedder:
         return self.prepare.batches(pictures, batch_size, workers, strict=strict, pin=on_gpu)
 
     def embed_texts(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Float32[Tensor, "texts dim"]:
-        """Embed texts in the space of the pictures, and return float32 embeddings ``[texts, dim]`` on the CPU.
+        """Embed texts in the space of the images, and return float32 embeddings ``[texts, dim]`` on the CPU.
 
         Args:
             texts: One or several texts; a text is cut to the length that the model takes (CLIP: 77 tokens).
@@ -332,7 +333,7 @@ class Embedder:
         """
         texts = [texts] if isinstance(texts, str) else [*texts]
         if not all(text.strip() for text in texts):
-            raise ValueError("a text is empty, but must say what pictures are searched for.")
+            raise ValueError("a text is empty, but must say what photos are searched for.")
         if not texts:
             return torch.empty(0, self.dim)
         from proxemic.models.backbones.text_towers import no_text_tower, tokenize
@@ -355,13 +356,13 @@ class Embedder:
         workers: int = 0,
         description: str | None = None,
     ) -> Iterator[Embedded]:
-        """Embed the readable pictures in parts of `at_least` pictures; a `description` shows a progress bar.
+        """Embed the readable images in parts of `at_least` images; a `description` shows a progress bar.
 
-        Vectors that a command has made before, by a saved model from picture files, are read from the user's cache, and
-        new ones are kept there.
+        Embeddings that a saved model has made of image files before are read from the user's cache, and new ones are
+        kept there.
         """
         if self.takes_vectors != isinstance(pictures, Vectors):
-            takes, came = ("vectors", "pictures") if self.takes_vectors else ("pictures", "vectors")
+            takes, came = ("vectors", "photos") if self.takes_vectors else ("photos", "vectors")
             raise UserError(f"{self.path or 'The model'} takes {takes}, but {came} are given.")
         held: list[Embedded] = []
         hidden = True if description is None else None  # None shows the bar on terminals
@@ -377,13 +378,13 @@ class Embedder:
 
     @property
     def kept(self) -> KeptVectors | None:
-        """The kept outputs of this model; None if it was not saved, or a class of the user's own computes them."""
+        """The cached outputs of this model; None if the model was not saved, or a user's own class computes them."""
         if self.kept_by is None or not isinstance(self.transform, AnyPreprocessing):
             return None
         return kept_vectors(self.kept_by, self.transform, self.precision)
 
     def keeping(self, pictures: Sequence[Picture] | Pixels | Vectors) -> Keeping | None:
-        """Return what is kept of the outputs for pictures, and keeps others; None if they are not saved files."""
+        """Return the cache of the outputs for images; None if the images are not files, or the model is not saved."""
         if type(pictures) is not FilePixels or (kept := self.kept) is None:
             return None
         return Keeping(kept, PictureKeys.of(pictures))
@@ -391,7 +392,7 @@ class Embedder:
     def _outputs(
         self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int, at_once: int
     ) -> Iterator[Embedded]:
-        """Read the kept outputs of pictures; compute the others, and keep them."""
+        """Read the cached outputs of images; compute the others, and cache them."""
         keeping = self.keeping(pictures)
         if keeping is None or not isinstance(pictures, FilePixels):
             yield from self.compute(pictures, batch_size, workers)
@@ -408,7 +409,7 @@ class Embedder:
             yield from self._read(keeping, pictures, range(first, min(first + at_once, len(pictures))))
 
     def _read(self, keeping: Keeping, pictures: FilePixels, between: range, *new: Embedded) -> Iterator[Embedded]:
-        """Yield the kept outputs of the pictures between two places, with the new ones among them, in order."""
+        """Yield the cached outputs of the images between two places, with the new ones among them, in order."""
         places, parts = keeping.known(between), [*new]
         if len(places):
             try:
@@ -420,7 +421,7 @@ class Embedder:
     def compute(
         self, pictures: Sequence[Picture] | Pixels | Vectors, batch_size: int, workers: int
     ) -> Iterator[Embedded]:
-        """Compute the outputs of pictures, batch by batch."""
+        """Compute the outputs of images, batch by batch."""
         begun: deque[tuple[list[int], dict[int, str]]] = deque()
         network = self.choose_network(len(pictures), None if isinstance(pictures, Vectors) else pictures)
         empty = np.empty((0, self.dim), np.float32)
@@ -441,7 +442,7 @@ class Embedder:
 
 
 def first_checksum(checksum: str, dim: int) -> str:
-    """Return the checksum of an embedder that keeps only the first `dim` numbers of an embedding."""
+    """Return the checksum of an embedder that keeps only the first `dim` dimensions of an embedding."""
     return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
 
 

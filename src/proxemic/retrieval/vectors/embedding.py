@@ -1,4 +1,4 @@
-"""Turn any source into embedded rows: pictures, which a model embeds, or vectors in files."""
+"""Embed any source: images, which a model embeds, or vectors in files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,13 +30,13 @@ _AT_ONCE = 65_536  # vectors read at once
 
 
 def open_sources(source: Source, *, missing: bool = False) -> list[Rows]:
-    """Open a source: all its pictures together, and each file of vectors by itself.
+    """Open a source: all its images together, and each file of vectors by itself.
 
     Vectors without a path are named by their file and number. With `missing`, paths that do not exist are listed as
-    unreadable pictures.
+    unreadable images.
 
     Raises:
-        UserError: If a source does not exist, or has no pictures.
+        UserError: If a source does not exist, or has no images.
         ValueError: If a table or a file of vectors is not valid.
     """
     sources = [source] if isinstance(source, str | os.PathLike | Rows) else [*source]
@@ -73,7 +73,7 @@ def _named(rows: Rows, file: Path) -> Rows:
 def is_vector_file(source: str | os.PathLike[str]) -> bool:
     """Return whether a source is a file of vectors: .npy, or Parquet with a column `embedding`.
 
-    Files of arrays in other formats are such files, too, so that `open_rows` refuses them and names the right formats.
+    Files of arrays in other formats count, too: `open_rows` refuses them and names the right formats.
     """
     path = Path(source)
     if path.suffix.lower() in (".npy", ".npz", ".safetensors"):
@@ -85,7 +85,7 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
     try:
         return "embedding" in pyarrow.parquet.read_schema(path).names
     except (pyarrow.ArrowException, OSError):
-        return False  # reading it as a table of pictures reports the error
+        return False  # reading it as a table of images reports the error
 
 
 def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | None:
@@ -96,10 +96,10 @@ def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | N
 def model_or_default(
     given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None, report: Callable[[str], object]
 ) -> Embedder | str | os.PathLike[str] | None:
-    """Return the given model; for pictures without one, report and return the name of the default model."""
+    """Return the given model; for images without one, report and return the name of the default model."""
     if model is not None or not given or any(isinstance(rows.pixels, Vectors) for rows in given):
         return model
-    report(f"No model is given: {DEFAULT_MODEL} embeds the pictures (--model).")
+    report(f"No model is given: {DEFAULT_MODEL} embeds the photos (--model).")
     return DEFAULT_MODEL
 
 
@@ -107,21 +107,21 @@ def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner
     """Return the model that must embed rows; None for vectors that the model with this checksum made already.
 
     Raises:
-        UserError: If pictures come without a model or the model takes vectors, or another model made the vectors.
+        UserError: If images come without a model or the model takes vectors, or another model made the vectors.
     """
     takes_vectors = embedder is not None and embedder.takes_vectors
     if not isinstance(rows.pixels, Vectors):
         if embedder is None:
-            raise UserError("Pictures are compared by a model: give one with --model, or a file of vectors.")
+            raise UserError("Photos are compared by a model: give one with --model, or a file of vectors.")
         if takes_vectors:
-            raise UserError(f"The model of {owner} takes vectors, not pictures: give a file of vectors.")
+            raise UserError(f"The model of {owner} takes vectors, not photos: give a file of vectors.")
         return embedder
     if takes_vectors and (rows.made_by is None or rows.made_by != checksum):
         return embedder
     if rows.made_by is not None and checksum is not None and rows.made_by != checksum:
         raise UserError(
             f"The vectors were made by another model (checksum {rows.made_by[:12]}) than those of {owner} "
-            f"({checksum[:12]}): embed the pictures with that one."
+            f"({checksum[:12]}): embed the photos with that one."
         )
     return None
 
@@ -182,7 +182,7 @@ def gather(
     Without an embedder, `checksum` identifies the model of the vectors, and messages call its gallery `owner`.
 
     Raises:
-        UserError: If nothing can be read, pictures come without a model, or another model made the vectors.
+        UserError: If nothing can be read, images come without a model, or another model made the vectors.
         ValueError: If vectors are not finite, or a number is out of its range.
     """
     if embedder is not None:
@@ -196,7 +196,7 @@ def gather(
     if not sum(map(len, parts)):
         name, why = next(iter(unreadable.items()))
         further = f", nor any of {len(unreadable) - 1:,} more" if len(unreadable) > 1 else ""
-        raise UserError(f"{name} cannot be read as a picture ({why}){further}: give another.")
+        raise UserError(f"{name} cannot be read as a photo ({why}){further}: give another.")
     files = [part.pixels for part in parts if isinstance(part.pixels, FilePixels)]
     pixels = None
     if len(files) == len(parts):
@@ -209,7 +209,7 @@ def gather(
 
 
 def useless_vectors(vectors: Float32[np.ndarray, "rows dim"], distance: str) -> dict[int, str]:
-    """Return which vectors cannot be compared, by their row from 0, and why."""
+    """Return why vectors cannot be compared, by their rows from 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         sums = vectors.sum(1)  # one pass over all; others only over the few rows that it makes suspect
     suspects = np.flatnonzero(~np.isfinite(sums) | (sums == 0))
@@ -228,20 +228,20 @@ def embed_pictures(
     workers: int = 0,
     description: str = "embedding",
 ) -> Embedded:
-    """Embed all readable pictures in order, with a progress bar on terminals.
+    """Embed all readable images in order, with a progress bar on terminals.
 
     Args:
         embedder: The model.
-        pictures: The pictures, or vectors for a model that is only a head.
-        batch_size: Pictures per batch of the network, 1 or more.
-        workers: Processes that read pictures, 0 or more.
+        pictures: The images, or vectors for a model that is only a head.
+        batch_size: Images per batch of the network, 1 or more.
+        workers: Processes that read images, 0 or more.
         description: Text of the progress bar.
 
     Returns:
-        Embeddings ``[readable, dim]`` with their places, and why other pictures could not be read.
+        Embeddings ``[readable, dim]`` with their places, and why other images could not be read.
 
     Raises:
-        UserError: If the model takes vectors and these are pictures, or the other way round.
+        UserError: If the model takes vectors but images are given, or the other way round.
         ValueError: If a number is out of its range.
     """
     parts = embedder.embed_readable(

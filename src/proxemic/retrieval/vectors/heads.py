@@ -1,4 +1,4 @@
-"""Join a network and a head over its features to one model, and keep it in the folder of a gallery."""
+"""Join a network and a head over its features into one model, and keep it in the folder of a gallery."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from proxemic.models import EmbeddingModel
 
 ENOUGH_TO_WHITEN = 500
-"""With this many rows or more, whitening is kept unless it surely loses: few labels say little about it."""
+"""With this many images or more, whitening is kept unless it surely loses: few labels say little about it."""
 Network = tuple["EmbeddingModel", AnyPreprocessing]
-"""A network without a head, and how its pictures are prepared."""
+"""A network without a head, and how its images are prepared."""
 
 
 def with_head(model: "EmbeddingModel", head: "EmbeddingModel") -> "EmbeddingModel":
-    """Join a network without a head and a head over its features to one model.
+    """Join a network without a head and a head over its features into one model.
 
     Raises:
         ValueError: If the network has a head, or its features are not those of the head.
@@ -77,11 +77,10 @@ def create_with_head(
     precision: str | None,
     features_by: str | None = None,
 ) -> Iterator[Store]:
-    """Create a gallery that keeps features beside its vectors, with its model in the same folder.
+    """Create a gallery that stores features next to its vectors, with its model in the same folder.
 
-    The folder appears when the block ends without an error. `kept` says how the head was made from the rows, as
-    `Improvement.kept` does. Without a network, the model is the head alone. `features_by` is the checksum of the
-    network.
+    The folder appears when the block ends without an error. `kept` says how the head was made, as `Improvement.kept`
+    does. Without a network, the model is the head alone. `features_by` is the checksum of the network.
     """
     from proxemic.models import save_model
 

@@ -1,4 +1,4 @@
-"""Prepare pictures by a `DataLoader` of torch, also in processes that do not hold the network."""
+"""Prepare images by a `DataLoader` of torch, also in processes that do not hold the network."""
 
 import pickle
 import traceback

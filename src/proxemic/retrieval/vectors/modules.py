@@ -20,7 +20,7 @@ class Tensors(nn.Module):
 
 
 class Texts(nn.Module):
-    """Map tokens to embeddings, with the head that images pass through, too."""
+    """Map tokens to embeddings, with the same head as for images."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

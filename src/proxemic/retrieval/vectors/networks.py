@@ -1,4 +1,4 @@
-"""What embeds prepared images: a network run by torch, or on a CPU its copy that ONNX Runtime runs without torch."""
+"""Networks that embed prepared images: run by torch, or on a CPU by ONNX Runtime, which needs no torch."""
 
 import hashlib
 import importlib.util
@@ -23,9 +23,9 @@ from proxemic.models.components import components, mean_and_covariance
 from proxemic.models.description import WEIGHTS, read_description
 
 MANY = 32
-"""With so many pictures, a network is converted, and the faster of the two engines embeds them."""
+"""From this number of images on, a network is converted, and the faster of the two engines embeds them."""
 SAMPLE = 16
-"""Pictures on which a converted network is compared and timed."""
+"""Images on which a converted network is compared and timed."""
 TORCH, ONNX_RUNTIME = "torch", "ONNX Runtime"
 _FORMAT = 1
 _TIMES = 2
@@ -49,7 +49,7 @@ def _lengths(rows: Float32[np.ndarray, "rows dim"]) -> Float32[np.ndarray, "rows
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:
-    """A linear head over features, which scales its outputs, and perhaps the features, to unit length."""
+    """A linear head over features, which scales its outputs, and optionally the features, to unit length."""
 
     weight: Float32[np.ndarray, "dim features"]
     bias: Float32[np.ndarray, " dim"]
@@ -57,7 +57,7 @@ class LinearHead:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the head of a saved model, which was joined of a network and a head."""
+        """Read the head of a saved model that consists of a network and a head."""
         import safetensors
 
         file = path / WEIGHTS if path.is_dir() else path
@@ -149,7 +149,7 @@ class OnnxNetwork:
         return list(images.shape[1:]) == list(self._input.shape[1:])
 
     def run(self, batches: Iterable[Any]) -> Iterator[Outputs]:
-        # One by one: a fifth faster than in batches, and what is embedded beside a picture does not change its vector.
+        # One by one: a fifth faster than in batches, and the other images of a batch do not change a vector.
         for batch in batches:
             images = np.ascontiguousarray(batch, np.float32)
             yield np.concatenate(
@@ -160,8 +160,8 @@ class OnnxNetwork:
 class Converted:
     """The copy of a saved network for ONNX Runtime in the user's cache.
 
-    ``NAME.json`` is written last: it has the name and the checksum of the file, and the seconds in which either engine
-    has embedded a few pictures; or why the network cannot be converted, which is not tried again by the same versions.
+    ``NAME.json`` is written last. It has the name and the checksum of the file, and how many seconds each engine took
+    to embed a few images; or it says why the network cannot be converted, which the same versions do not try again.
 
     Args:
         folder: The folder of all converted networks.
@@ -183,12 +183,12 @@ class Converted:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the network was converted, or cannot be: also without ONNX Runtime, which is optional."""
+        """Whether the network was converted or cannot be converted, as without ONNX Runtime, which is optional."""
         return self.network is not None or "why" in self._facts or not _are_installed("onnx", "onnxruntime")
 
     @property
     def is_faster(self) -> bool:
-        """Whether it embeds many pictures in less time than torch."""
+        """Whether ONNX Runtime embeds many images in less time than torch."""
         seconds = self._facts.get("seconds", {})
         return seconds.get(ONNX_RUNTIME, 1) < seconds.get(TORCH, 0)
 
@@ -219,7 +219,7 @@ class Converted:
             _check(reference, next(made.run([images])))
         except Exception as error:  # torch and ONNX Runtime have many exceptions for networks that they cannot convert
             self.network, facts["why"] = None, " ".join(str(error).split())[:200]
-            _note(f"The network cannot be run by ONNX Runtime ({facts['why']}): torch embeds the pictures.")
+            _note(f"The network cannot be run by ONNX Runtime ({facts['why']}): torch embeds the photos.")
         else:
             digest, name = hashlib.sha256(content).hexdigest(), self._described.stem
             seconds = {engine.engine: _fastest(engine, images) for engine in (network, made)}

@@ -1,4 +1,4 @@
-"""Prepare pictures as inputs of a network, batch by batch, also in processes that do not hold the network."""
+"""Prepare images as inputs of a network, batch by batch, also in processes that do not hold the network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -20,21 +20,21 @@ Transform = Callable[[Image.Image], Any]
 """Maps an image to a floating tensor `[C, H, W]`, or to a mapping with this tensor as `pixel_values`."""
 
 Picture = ImageInput | Tensor
-"""A picture for `Embedder.embed`: any input of `read_image`, or a prepared tensor `[C, H, W]`."""
+"""An image for `Embedder.embed`: any input of `read_image`, or a prepared tensor `[C, H, W]`."""
 
 Arrays = Float32[np.ndarray, "images channels height width"]
 Prepared = tuple[Tensor, list[int], dict[int, str]]
-"""A batch: the readable pictures, their places, and by place why the others cannot be read."""
+"""A batch: the readable images, their places, and by place why the others cannot be read."""
 
 
 def check_reading(batch_size: int = 1, workers: int | None = 0) -> None:
-    """Raise `ValueError` unless pictures can be read in such batches by so many processes."""
+    """Validate a batch size and a number of reading processes."""
     check_range("batch_size", batch_size, f"[1, {2**31})")
     check_range("workers", workers, "[0, 256]")
 
 
 class Preparation:
-    """Prepare a picture as the input tensor ``[C, H, W]`` of a network, in processes that do not hold the network.
+    """Prepare an image as the input tensor ``[C, H, W]`` of a network, in processes that do not hold the network.
 
     Args:
         transform: `Preprocessing`, `LibraryPreprocessing`, or any function of an RGB image. If it returns a mapping, as
@@ -47,7 +47,7 @@ class Preparation:
         self.side, self.bits = (None, None) if ours is None else (ours.reduced_side, ours.bits)
         self._transform: Transform = transform.evaluation() if isinstance(transform, AnyPreprocessing) else transform
         self.array = transform.arrays() if isinstance(transform, Preprocessing) else None
-        """The same without torch: from a picture to an array; None if other libraries prepare pictures."""
+        """The same without torch: a function from an image to an array; None if other libraries prepare images."""
 
     def __call__(self, picture: Picture) -> Tensor:
         if is_tensor(picture):
@@ -72,7 +72,7 @@ class Preparation:
         strict: bool,
         pin: bool = False,
     ) -> Iterator[Prepared]:
-        """Prepare batch by batch; with `strict`, raise `UnreadableImageError` for a picture that cannot be read."""
+        """Prepare batch by batch; with `strict`, raise `UnreadableImageError` for an image that cannot be read."""
         check_reading(batch_size, workers)
         if isinstance(pictures, Vectors):
             for first in range(0, len(pictures), batch_size):
@@ -96,7 +96,7 @@ class Preparation:
             yield np.stack([*good.values()]) if good else np.empty((0, 0, 0, 0), np.float32), [*good], failures
 
     def at(self, pictures: Sequence[Picture] | Pixels, place: int, prepare: Any, *, strict: bool) -> Any:
-        """Prepare one of several pictures by `prepare`, or return why it cannot be read unless `strict`."""
+        """Prepare one of several images by `prepare`; unless `strict`, return why an image cannot be read."""
         try:
             if isinstance(pictures, Pixels):
                 return prepare(pictures.load(place, self.side, self.bits))

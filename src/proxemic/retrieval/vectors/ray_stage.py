@@ -20,19 +20,19 @@ from proxemic.extras import optional_dependency
 from proxemic.retrieval.vectors.embedder import Embedded, Embedder
 from proxemic.safe_path import safe_path
 
-_TOGETHER = 1024  # pictures that an actor embeds at once
+_TOGETHER = 1024  # images that an actor embeds at once
 _STARTING = 300  # seconds until the first worker must have loaded the model
 
 
 class EmbedStage:
-    """A stage of Ray Data that embeds a column of pictures and adds a column ``embedding`` to each batch.
+    """A stage of Ray Data that embeds a column of images and adds a column ``embedding`` to each batch.
 
     Each actor loads the model once, on its own node: give a path that all nodes see.
 
     Args:
         model: A run, a ``model.safetensors``, or an ONNX file; see `Embedder.load`.
-        column: The column of pictures. Arrays ``[H, W, C]``, as from ``ray.data.read_images``, are dropped from the
-            result; paths and addresses are kept.
+        column: The column of images. Arrays ``[H, W, C]``, as from ``ray.data.read_images``, are dropped from the
+            result; paths and URLs are kept.
         settings: Further arguments of `Embedder.load`.
 
     Example::
@@ -77,10 +77,10 @@ def import_ray() -> Any:
 def embed_on_ray(
     embedder: Embedder, pictures: Rows, batch_size: int, address: str | None, device: str
 ) -> Iterator[Embedded]:
-    """Embed pictures on a cluster, or on this machine without an address: one actor per GPU, or else per core.
+    """Embed images on a cluster, or on this machine without an address: one actor per GPU, or else per core.
 
-    An actor that dies, with its node or alone, is restarted and embeds its part again. This process keeps each part as
-    it arrives, and yields parts in any order.
+    If an actor or its node dies, the actor is restarted and embeds its part again. This process keeps each part as it
+    arrives, and yields parts in any order.
     """
     keeping = embedder.source.keeping(pictures.pixels)
     missing = np.arange(len(pictures)) if keeping is None else keeping.missing
@@ -142,7 +142,7 @@ def _share(
 
 
 def _absolute(pixels: Any) -> Any:
-    """Return pictures with absolute paths, as other machines need them."""
+    """Return images with absolute paths, as other machines need them."""
     if not isinstance(pixels, FilePixels):
         return pixels
     paths = [path.absolute() if isinstance(path, Path) else path for path in pixels.paths]

@@ -1,4 +1,4 @@
-"""A saved model as an embedder, which loads a network only when the first picture must be embedded."""
+"""A saved model as an embedder, which loads a network only when the first image must be embedded."""
 
 import copy
 import sys
@@ -30,10 +30,10 @@ _GPUS = ("nvidia[0-9]*", "nvidiactl", "kfd", "dxg", "accel*", "dri/renderD*")  #
 
 
 class SavedEmbedder(Embedder):
-    """A saved model, whose network is loaded when the first picture must be embedded.
+    """A saved model, whose network is loaded when the first image must be embedded.
 
-    If it was joined of a network and a head over its features, `source` is that network, so that the features are kept
-    together with those that other heads and galleries use.
+    If the model consists of a network and a head over the network's features, `source` is that network. The features
+    are then kept in the cache, where other heads and galleries find them.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class SavedEmbedder(Embedder):
             from proxemic.models.folding import fold_batch_norm
             from proxemic.runs.embed import load_embedder
 
-            with torch.random.fork_rng(devices=()):  # building the network draws numbers
+            with torch.random.fork_rng(devices=()):  # building the network draws random numbers
                 model, _ = load_embedder(path, backbone)
             for part in [*model.modules()]:
                 if isinstance(part, TimmBackbone):
@@ -134,7 +134,7 @@ class SavedEmbedder(Embedder):
 
 
 def load_onnx_file(path: Path, precision: EvaluationPrecision) -> Embedder:
-    """Load an ONNX file of the user's as an embedder."""
+    """Load a user's ONNX file as an embedder."""
     from proxemic.runs.onnx_files import read_onnx_model
 
     model, preprocessing, usage, file = read_onnx_model(path)

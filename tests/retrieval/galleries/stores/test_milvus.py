@@ -109,7 +109,7 @@ def test_galleries_of_a_server_are_each_their_own(server: Milvus) -> None:
 
 
 def test_what_milvus_does_not_take_is_refused(server: Milvus) -> None:
-    with pytest.raises(UserError, match=r"32,769 numbers, but Milvus keeps up to 32,768"):
+    with pytest.raises(UserError, match=r"32,769 dimensions, but Milvus keeps up to 32,768"):
         create_store(server.address("long"), GalleryInfo(32_769))
     store = create_store(server.address("small"), GalleryInfo(2))
     with pytest.raises(ValueError, match=r"'ivfpq', but milvus://.* has one of exact, hnsw"):

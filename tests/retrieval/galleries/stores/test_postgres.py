@@ -136,13 +136,13 @@ def test_a_text_that_postgresql_does_not_keep_is_refused_whole(postgres: Postgre
 
 
 def test_lengths_that_pgvector_does_not_take(postgres: Postgres) -> None:
-    with pytest.raises(UserError, match="16,001 numbers, but pgvector keeps up to 16,000"):
+    with pytest.raises(UserError, match="16,001 dimensions, but pgvector keeps up to 16,000"):
         create_store(postgres.address("long"), GalleryInfo(16_001))
     store = create_store(postgres.address("long"), GalleryInfo(2001))
     vectors = random_vectors(3, 2001)
     store.add(vectors, some_items(3))
     assert store.search(vectors[1:2], 1).ids.tolist() == [[1]]
-    with pytest.raises(UserError, match=r"2,001 numbers, but pgvector makes an index of up to 2,000"):
+    with pytest.raises(UserError, match=r"2,001 dimensions, but pgvector makes an index of up to 2,000"):
         store.build_index("hnsw")
     store.close()
 

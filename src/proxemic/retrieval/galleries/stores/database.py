@@ -28,9 +28,9 @@ APPLICATION = 0x50524F58
 DECISIONS_NAMES = {"decisions": "decisions", "active": "active", "key": "INTEGER PRIMARY KEY"}
 _PATIENCE = 60  # seconds for which a transaction waits for others
 
-# `gallery` has one row. Rows of the file of vectors are called places. Those from before the last compaction have the
-# ids in `ids`, and the others the last ids before `next_id`. `cells` are the values of further columns, in the order of
-# `names`.
+# `gallery` has one row. Positions in the file of vectors are called places. Places from before the last compaction have
+# the ids in `ids`, and the others the last ids before `next_id`. `cells` are the values of further columns, ordered as
+# in `names`.
 SCHEMA = (
     "CREATE TABLE gallery(token TEXT NOT NULL, info TEXT NOT NULL, names TEXT NOT NULL, roots TEXT NOT NULL, "
     "faiss TEXT, calibration TEXT, next_id INTEGER NOT NULL, places INTEGER NOT NULL, generation INTEGER NOT NULL, "
@@ -127,10 +127,10 @@ def _why_no_gallery(folder: Path) -> str:
         around = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
         near = get_close_matches(folder.name, around, n=1)
         hint = f" (there is {folder.with_name(near[0])})" if near else ""
-        return f"{folder} does not exist{hint}: give the folder of a gallery, or to search, a folder of pictures."
+        return f"{folder} does not exist{hint}: give the folder of a gallery, or to search, a folder of photos."
     if folder.is_dir() and any(map(is_picture_name, files_below(folder, {}))):
         return (
-            f"{folder} is a folder of pictures, not a gallery: make a gallery of it with proxemic gallery create NAME "
+            f"{folder} is a folder of photos, not a gallery: make a gallery of it with proxemic gallery create NAME "
             f"{shlex.quote(str(folder))}, and give that."
         )
     return (

@@ -39,7 +39,7 @@ def _settle(address: str, kind: IndexKind, given: Mapping[str, int], rows: int, 
     if kind == "ivfpq" and rows < _LEAST_ROWS:
         raise ValueError(f"ivfpq needs {_LEAST_ROWS:,} rows or more, but there are {rows:,}: take exact or hnsw.")
     divisors = [number for number in range(1, dim + 1) if dim % number == 0]
-    # One byte for four numbers, or for a few more so that it divides dim.
+    # One byte for four dimensions, or for a few more so that it divides dim.
     least_bytes = min(number for number in divisors if 4 * number >= dim)
     lists = max(1, min(2 * math.isqrt(rows), rows // 64))
     allowed = {
@@ -82,7 +82,7 @@ def build(address: str, arrays: Arrays, kind: IndexKind, given: Mapping[str, int
     ids, dim = arrays.live_ids(), arrays.vectors.shape[1]
     settings = _settle(address, kind, given, len(ids), dim)
     if not len(ids):
-        raise UserError(f"{address} has no rows to make an index of: add pictures first.")
+        raise UserError(f"{address} has no rows to make an index of: add photos first.")
     rng = np.random.default_rng(0)
     held_out = np.sort(rng.choice(len(ids), min(_QUERIES, len(ids) // 10), replace=False))
     rest, held_out = np.delete(ids, held_out), ids[held_out]
@@ -154,7 +154,7 @@ class FaissIndex:
         allowed, count, newer = divided[2]
         effort = settings[EFFORT[kind]]
         if allowed is not None and count:
-            # Only this share of the rows that a search meets is allowed.
+            # Only this fraction of the rows that a search meets is allowed.
             effort = min(-(-effort * rows // count), settings.get("lists", rows))
         if _compared(kind, settings, rows, k, effort) >= count:
             return arrays.search(queries, k, mask)

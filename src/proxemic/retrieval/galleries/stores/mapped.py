@@ -29,7 +29,7 @@ class Snapshot:
 
     @classmethod
     def read(cls, db: sqlite3.Connection, folder: Path, info: GalleryInfo) -> "Snapshot":
-        """Map the files of the present state, in a transaction, as long as which no writer removes them."""
+        """Map the files of the present state, in a transaction, during which no writer removes them."""
         state = LocalState.read(db)
         before = np.frombuffer(db.execute("SELECT ids FROM gallery").fetchone()[0], "<i8")
         ids = np.concatenate([before, np.arange(state.next_id - state.places + len(before), state.next_id)])
@@ -64,7 +64,7 @@ def _map(path: Path, places: int, size: int) -> np.ndarray:
 def append(
     db: sqlite3.Connection, folder: Path, state: LocalState, vectors: VectorRows, features: FeatureRows | None = None
 ) -> None:
-    """Write and sync numbers behind those of a state, and update the checksums."""
+    """Append values to the file of a state, sync them, and update the checksums."""
     kinds = {"vectors": vectors} if features is None else {"vectors": vectors, "features": features}
     numbers = {kind: np.ascontiguousarray(some, "<f4") for kind, some in kinds.items()}
     for kind, some in numbers.items():

@@ -31,7 +31,7 @@ class MemoryStore(Store):
         info: The settings of the gallery.
         items: The columns of the rows, as `make_items` returns them.
         vectors: Their vectors.
-        roots: The folders and addresses below which pictures may be opened.
+        roots: The folders and URLs below which images may be opened.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MemoryStore(Store):
 
     def _refuse(self) -> NoReturn:
         raise UserError(
-            f"{self.address} is a folder of pictures, not a gallery: make one with proxemic gallery create, and give "
+            f"{self.address} is a folder of photos, not a gallery: make one with proxemic gallery create, and give "
             "that."
         )
 

@@ -36,7 +36,7 @@ with optional_dependency("milvus"):
 
 
 _GALLERIES = "proxemic_galleries"
-_LARGEST = 32_768  # most numbers of a vector
+_LARGEST = 32_768  # most dimensions of a vector
 _FOUND = 16_384  # most rows of a search
 _LISTED = 4_096  # most keys or ids in an expression
 _TRIES = 5  # attempts to drop an index
@@ -61,7 +61,7 @@ class MilvusStore(RemoteStore):
     @classmethod
     def create(cls, address: str, info: GalleryInfo) -> Self:
         if info.dim > _LARGEST:
-            raise UserError(f"vectors have {info.dim:,} numbers, but Milvus keeps up to {_LARGEST:,}.")
+            raise UserError(f"vectors have {info.dim:,} dimensions, but Milvus keeps up to {_LARGEST:,}.")
         server = _connect(address, create=True)
         store = cls(server, info)
         with in_a_sentence(store.address):

@@ -109,7 +109,7 @@ class Server:
         self.address = address
         # pymilvus logs every failure with a traceback.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        # Otherwise gRPC logs each start of a process that reads pictures.
+        # Otherwise gRPC logs each start of a process that reads images.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         while _LEFT:
             _LEFT.popleft().close()

@@ -34,8 +34,8 @@ with optional_dependency("postgres"):
 
 T = TypeVar("T")
 
-_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # most numbers of a vector, and of a vector in an index
-_INLINE = 1_500  # most numbers of a vector that fits into a page of 8 KiB with the row's other values
+_LARGEST, _LARGEST_HNSW = 16_000, 2_000  # most dimensions of a vector, and of a vector in an index
+_INLINE = 1_500  # most dimensions of a vector that fits into a page of 8 KiB with the row's other values
 _HNSW = {"m": (16, 2, 100), "ef_construction": (128, 4, 1000), "ef_search": (100, 1, 1000)}
 _LOCK = 0x70726F78656D6963  # held while the table of galleries is created: two at once would fail
 
@@ -83,7 +83,8 @@ class PostgresStore(RemoteStore):
     def create(cls, address: str, info: GalleryInfo) -> Self:
         if info.dim > _LARGEST:
             raise UserError(
-                f"vectors have {info.dim:,} numbers, but pgvector keeps up to {_LARGEST:,}: make a gallery in a folder."
+                f"vectors have {info.dim:,} dimensions, but pgvector keeps up to {_LARGEST:,}: make a gallery in a "
+                "folder."
             )
         server = Server(Address.parse(address))
 
@@ -294,7 +295,7 @@ class PostgresStore(RemoteStore):
         chosen = check_settings(self.address, kind, settings, {"exact": {}, "hnsw": _HNSW})
         if kind == "hnsw" and self.info.dim > _LARGEST_HNSW:
             raise UserError(
-                f"{self.address} has vectors of {self.info.dim:,} numbers, but pgvector makes an index of up to "
+                f"{self.address} has vectors of {self.info.dim:,} dimensions, but pgvector makes an index of up to "
                 f"{_LARGEST_HNSW:,}: search without (exact), or make a gallery in a folder."
             )
 

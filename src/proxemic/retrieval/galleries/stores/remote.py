@@ -1,4 +1,4 @@
-"""The base of galleries on servers: a state stored beside the rows, and rows as dictionaries."""
+"""The base of galleries on servers: a state stored next to the rows, and rows as dictionaries."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -46,14 +46,14 @@ class GalleryInfo:
     """Settings that are fixed when a gallery is created.
 
     Args:
-        dim: Numbers of each vector, 1 or more.
+        dim: Number of dimensions of each vector, 1 or more.
         distance: ``cosine``, which stores vectors at unit length, or ``euclidean``.
         embedder: The checksum of the model that makes the vectors; None if it is unknown.
         model: The path or name of that model when the gallery was created; None if it is unknown.
         precision: The precision in which that model computes, such as ``32-true``; None if it is unknown.
-        features: Numbers of the features that are stored beside each vector and from which the model's head makes it;
-            None stores no features.
-        head: How that head was made from the rows, as in `proxemic.retrieval.Improvement.kept`; None if it was not.
+        features: Number of features that are stored next to each vector, and from which the model's head computes the
+            vector; None stores no features.
+        head: How that head was made, as in `proxemic.retrieval.Improvement.kept`; None if it was not.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -107,7 +107,7 @@ def check_format(owner: object, version: int) -> None:
 
 @dataclass(frozen=True)
 class State:
-    """What a gallery knows besides its rows: the next id, its further columns, its roots and its calibration."""
+    """State of a gallery besides its rows: the next id, the further columns, the roots and the calibration."""
 
     next_id: int = 0
     further: tuple[str, ...] = ()
@@ -192,15 +192,15 @@ class Store(ABC):
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The folders and addresses below which pictures may be opened."""
+        """The folders and URLs below which images may be opened."""
         return self._state().roots
 
     @abstractmethod
     def add_roots(self, roots: Sequence[str]) -> None:
-        """Allow opening pictures below further folders and addresses."""
+        """Allow opening images below further folders and URLs."""
 
     def transaction(self, work: Callable[[], T]) -> T:
-        """Read and change in `work` as one transaction, beside which no process writes; Milvus cannot do this."""
+        """Read and change in `work` as one transaction, during which no other process writes; Milvus cannot do this."""
         return work()
 
     @property
