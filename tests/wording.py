@@ -39,7 +39,6 @@ PHRASES = {
     **{word: field for word, field in WORDS.items() if word not in NAMES},
     r"(?:an?|each|no|of|the|other|all|two) pictures?": "image; photo in commands for photos; plot",
     r"beside (?:an?|its?|ours|the|each|id)": "next to, compared with",
-    r"(?:at|behind) (?:an )?address(?:es)?": "URL",
     r"as a part of|share of": "fraction",
     r"(?:numbers of|first numbers of) (?:an?|each|the) (?:embedding|vector)": "dimensions",
     r"own prox(?:y|ies)": "target proxy",
@@ -96,7 +95,7 @@ def main() -> int:
     found += [
         f"{path.relative_to(ROOT)}: {phrase}"
         for path in files
-        if path.suffix != ".json" and "src" in path.relative_to(ROOT).parts
+        if path.suffix not in (".json", ".csv") and "src" in path.relative_to(ROOT).parts
         for phrase in find_words(path.read_text("utf-8"), ANY_PHRASE)
     ]
     print(*found, sep="\n", end="\n" if found else "")

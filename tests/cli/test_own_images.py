@@ -21,7 +21,9 @@ def test_a_final_model_on_all_classes(folder: Path, tiny: Path, tmp_path: Path, 
     told = {"epoch": 2, "kept": "epoch", "selected_on": "last", "seed": 0, "split": "nothing held out"}
     assert metrics == told | {"train_classes": 12, "train_images": 72}
     assert "Trained on all 12 classes, 72 images" in result.stdout
-    assert f"evaluate the run on other images with proxemic evaluate {tmp_path / 'run'} --data.root OTHER" in result.stdout
+    assert (
+        f"evaluate the run on other images with proxemic evaluate {tmp_path / 'run'} --data.root OTHER" in result.stdout
+    )
     assert "faces" not in result.stdout
     assert_refused(here("train", "--recipe", tiny, *final[:2], "--no-validation"), ["no test classes to select"])
     assert_refused(here("train", "--recipe", tiny, *final[:4]), ["no validation classes", "select_on last"])

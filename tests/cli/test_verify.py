@@ -62,7 +62,8 @@ def run(faces: Path) -> Path:
     result = warm_proxemic("train", "--recipe", recipe, "--out", faces.parent / "run")
     assert result.returncode == 0, result.stderr
     assert (
-        "There are no test classes: evaluate the run on pairs of faces with proxemic verify" in result.stdout + result.stderr
+        "There are no test classes: evaluate the run on pairs of faces with proxemic verify"
+        in result.stdout + result.stderr
     )
     return faces.parent / "run"
 

@@ -447,5 +447,5 @@ def first_checksum(checksum: str, dim: int) -> str:
 
 
 def enough_workers(processes: int = 1) -> int:
-    """Return how many reading workers each of `processes` should start: its share of the cores, 0 except on Linux."""
+    """Return how many reading workers each of `processes` should start: its part of the cores, 0 except on Linux."""
     return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0
