@@ -36,6 +36,7 @@ NEEDED: dict[str, Any] = {
     "f1": Power(1.5),
     "f2": Power(1.5),
     "exponent": 1.5,
+    "shift": 3.2,
     "init": partial(torch.nn.init.normal_, std=0.5),
 }
 CLASSES: list[Any] = [

@@ -97,10 +97,13 @@ class SoftmaxPooling(Pooling):
         assert weights is not None
         # ∂S/∂s_k = q_k (1 + (s_k − S)/γ)
         if similarities.shape[1] == 2:  # the two derivatives add up to 1
-            grads, share = torch.empty_like(similarities), weights.squeeze(1)
+            share = weights.squeeze(1)
             slope = torch.addcmul(share, share, pooled.sub_(similarities[:, 0]), value=-1 / self.gamma)
-            first = torch.mul(grad, slope, out=grads[:, 0])
-            torch.sub(grad, first, out=grads[:, 1])
+            if torch.compiler.is_compiling():  # which takes no `out` that is not contiguous
+                first = grad * slope
+                return torch.stack([first, grad - first], dim=1)
+            grads = torch.empty_like(similarities)
+            torch.sub(grad, torch.mul(grad, slope, out=grads[:, 0]), out=grads[:, 1])
             return grads
         constant = pooled.mul_(-1 / self.gamma).add_(1).mul_(grad)
         if _at_once(similarities):

@@ -423,9 +423,14 @@ def _logits(chunk: _Chunk, scores: Tensor, reference: Tensor | None = None) -> t
     if scoring.transform is not None:
         scores, through_transform = with_backward(scoring.transform, scores)
     scale = scoring.scale / math.log(2)
-    logits = scores * scale if reference is None else torch.add(-reference, scores, alpha=scale)
-    if chunk.offset is not None:
-        logits.add_(chunk.offset / math.log(2))
+    if reference is not None and chunk.bounded:
+        logits = torch.add(-reference, scores, alpha=scale)
+    else:  # rounded as in the forward: of large scores, what one fused operation leaves would be no longer below 0
+        logits = scores * scale
+        if chunk.offset is not None:
+            logits.add_(chunk.offset / math.log(2))
+        if reference is not None:
+            logits.sub_(reference)
     return logits.scatter_add_(0, chunk.column, chunk.excluded), through_transform
 
 
