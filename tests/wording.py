@@ -43,6 +43,7 @@ PHRASES = {
     r"beside (?:an?|its?|ours|the)": "next to, compared with",
     r"(?:at|behind) (?:an )?address(?:es)?": "URL",
     r"as a part of|share of": "fraction",
+    r"epoch chosen": "epoch selected",
     r"trials? of a search|search(?:es)? for hyper-parameters|searched (?:dimensions|keys|values)": "study, tune",
 }
 ANY = re.compile(rf"\b(?:{'|'.join(IDIOMS)})\b", re.IGNORECASE)
