@@ -107,7 +107,7 @@ def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, he
     assert Gallery.open(tmp_path / "shop").store.roots == ("/elsewhere",)  # not those that the file names
     assert here("gallery", "add", "shop", "photos", cwd=tmp_path).stdout.startswith(f"0 added, {ROWS} in")
     assert (
-        f"photos opened below /elsewhere, {(shelf / 'photos').resolve()}"
+        f"photos   opened below /elsewhere, {(shelf / 'photos').resolve()}"
         in here("gallery", "info", tmp_path / "shop").stdout
     )
 
@@ -119,7 +119,7 @@ def test_pictures_that_came_as_vectors_are_known(shelf: Path, tmp_path: Path, he
         ("create new photos --model photos", ["photos is not a model"]),
         ("create shop photos --model model", ["shop holds a gallery"]),
         ("add photos photos", ["photos is a folder of photos, not a gallery", "proxemic gallery create NAME photos"]),
-        ("add shop short.npy", ["vectors have 2 numbers, but those of shop have 6"]),
+        ("add shop short.npy", ["vectors have 2 dimensions, but those of shop have 6"]),
         ("remove shop", ["Nothing says which rows to remove"]),
         ("remove shop --where label", ["--where is 'label', but must be COLUMN=VALUE"]),
         ("delete shop", ["shop would be deleted for good: add --yes"]),

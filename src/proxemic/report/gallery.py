@@ -132,7 +132,7 @@ def judge_gallery(gallery: Gallery, name: str, *, report: Callable[[str], object
 
 def _verdict(judged: Judged, total: int) -> str:
     """Say how many images and labels there are, and how often the nearest other image has the same label."""
-    said = counted(total, "picture")
+    said = counted(total, "image")
     if not has_labels(judged):
         return f"{said}. Without two images of one label, a search cannot be judged."
     names, found = judged.images.class_names, judged.metrics

@@ -44,8 +44,8 @@ def test_a_gallery_of_vectors(tmp_path: Path) -> None:
     told = summarize_store(made.store)
     assert (told.labels, told.unlabelled, told.columns, told.model_state) == (0, 2, ["price"], "unknown")
     assert "2 dimensions, euclidean distance" in "\n".join(told.lines())
-    assert "photos none is opened" in told.lines()
-    assert f"photos opened below {tmp_path}" in replace(told, roots=[str(tmp_path)]).lines()
+    assert "photos   none is opened" in told.lines()
+    assert f"photos   opened below {tmp_path}" in replace(told, roots=[str(tmp_path)]).lines()
     index = {"kind": "hnsw", "rows": 1, "m": 32, "ef_search": 64, "recall@10": 0.97123}
     line = replace(told, index=index, bytes=None).lines()[-2]
     assert line == "index    hnsw (m 32, ef_search 64) of 1 rows; the others are searched exactly, recall@10 0.971"

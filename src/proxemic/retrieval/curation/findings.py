@@ -161,7 +161,7 @@ class Cleaning:
         across = sum(duplicate.across_splits for duplicate in self.duplicates)
         differ = sum(duplicate.labels_differ for duplicate in self.duplicates)
         return (
-            f"{counted(self.pictures, 'picture')}: {counted(len(self.labels), 'suspected label')}, "
+            f"{counted(self.pictures, 'photo')}: {counted(len(self.labels), 'suspected label')}, "
             f"{kinds.count('exact'):,} exact, "
             f"{kinds.count('near'):,} near and {kinds.count('mirrored'):,} mirrored duplicates ({across:,} across "
             f"splits, {differ:,} of different labels), "
