@@ -322,7 +322,7 @@ class _Normalize:
         return values
 
 
-def _as_tensor(values: Float32[np.ndarray, "channels height width"]) -> Float32[Tensor, "channels height width"]:
+def _as_tensor(values: Float32[np.ndarray, "*images channels height width"]) -> Tensor:
     return torch.from_numpy(values)
 
 

@@ -95,7 +95,9 @@ class Slot:
 
     def choices(self) -> Iterator[tuple[str, Any]]:
         """Yield the public names of ``module`` that may be chosen, each with its class or function."""
-        for name, thing in vars(import_module(self.module)).items() if self.module else ():
+        module = import_module(self.module) if self.module else None
+        for name in dict.fromkeys([*vars(module), *dir(module)] if module else ()):  # some are imported when first used
+            thing = getattr(module, name)
             is_loss = inspect.isclass(thing) and issubclass(thing, ProxyLoss | PairwiseLoss | MatryoshkaLoss)
             if not name.startswith("_") and self.takes(thing) and (self.loss or not is_loss):
                 yield name, thing
