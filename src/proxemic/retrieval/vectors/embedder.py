@@ -62,6 +62,7 @@ class Embedder:
     Raises:
         ValueError: If the model is not a module, or the transform is not a function.
 
+    >>> from torch import nn
     >>> from torchvision.transforms.v2.functional import pil_to_tensor
     >>> embedder = Embedder(nn.Flatten(), lambda image: pil_to_tensor(image.resize((4, 4))) / 255)
     >>> embedder.embed([Image.new("RGB", (9, 5), "red"), np.zeros((7, 7), np.uint8)]).shape
