@@ -101,4 +101,4 @@ def test_a_label_out_of_range_is_refused_before_any_collective(steps: list[dict[
 
 def test_a_batch_that_is_empty_everywhere_is_refused(steps: list[dict[str, Any]]) -> None:
     for found in steps:
-        assert "no rows on any process" in found["awkward"]["empty"]
+        assert "empty on every process" in found["awkward"]["empty"]
