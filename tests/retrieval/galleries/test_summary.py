@@ -25,7 +25,7 @@ def test_a_gallery_of_pictures(shelf: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "model", seed=1)
     assert summarize_store(made.store).model_state == "changed"
     (tmp_path / "model" / "model.json").write_text("{")
-    assert "another one now" in "\n".join(summarize_store(made.store).lines())
+    assert "another model now" in "\n".join(summarize_store(made.store).lines())
     shutil.rmtree(tmp_path / "model")
     assert summarize_store(made.store).model_state == "missing"
     assert made.remove({"label": ["class 00", None]}) == EACH + 1

@@ -131,7 +131,7 @@ def test_a_network_of_ones_own_without_a_map_has_gradients_of_its_pixels() -> No
 
 def test_what_has_no_places_or_gradients_is_refused(tmp_path: Path) -> None:
     vectors = embedder(ModelConfig("none", 2, input_size=3))
-    with pytest.raises(UserError, match="takes vectors, which have no places"):
+    with pytest.raises(UserError, match="takes vectors, which have no locations"):
         explain_similarity(vectors, *PICTURES)
     (tmp_path / "model.onnx").write_bytes(network())
     (tmp_path / "model.json").write_text(json.dumps({"preprocessing": vars(Preprocessing(size=32, resize=None))}))
