@@ -165,8 +165,8 @@ def situations(_: str) -> str:
     columns = [
         "situation",
         "start with",
-        "best other loss in validation: MAP@R over softmax",
-        "its Recall@1",
+        "best other loss in validation, with its gain in MAP@R over the softmax",
+        "its gain in Recall@1",
         "measured",
     ]
     return _table(columns, rows, texts=5)
@@ -182,16 +182,23 @@ def _started(item: Mapping[str, Any]) -> dict[str, str]:
     if "centres" in item:
         (loss, k, start), gain = _preferred_cell(item["centres"])
         how = f"K = {k}" + (f", proxies started at {start.replace('-', ' ')}" if start != "drawn" else "")
-        return shown | {"start": _class_of(loss), "how": how, "gain": f"{loss}: {gain} over its one proxy"}
+        gain = f"{_shown(loss)}: {gain} over `{_class_of(loss)}` with one proxy per class"
+        return shown | {"start": _class_of(loss), "how": how, "gain": gain}
     if (setting := setting_of(item)) is None:
         how = {"how": item["use"]} if "use" in item else {}
         return shown | {"start": item["start"], "gain": item["gain"], **how}
     start, preferred = setting.start(), setting.preferred()
     how = item.get("how", {})
-    unit = " of the pairs" if setting.metric == "tar" else ""
+    unit = " in the true accept rate of pairs" if setting.metric == "tar" else ""
     shown["recall"] = _range(setting.gain_with_searches(preferred, "recall@1"))
-    gain = f"{preferred}: {_range(setting.gain_with_searches(preferred))}{unit}"
+    gain = f"{_shown(preferred)}: {_range(setting.gain_with_searches(preferred))}{unit}"
     return shown | {"start": _class_of(start), "gain": gain} | ({"how": how[start]} if start in how else {})
+
+
+def _shown(search: str) -> str:
+    """Name the loss of a search, and the search if the loss has several."""
+    loss = _class_of(search)
+    return f"`{loss}`" + (f" (variant `{search}`)" if len(ADVICE["losses"][loss]["searches"]) > 1 else "")
 
 
 def _class_of(search: str) -> str:
