@@ -26,7 +26,8 @@ from proxemic.losses import PairwiseLoss, from_pytorch_metric_learning
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "migrating"
 SCRIPTS = FOLDER / "scripts"
-PAGES = {path.stem: path.read_text() for path in FOLDER.glob("*.md")}
+# Not metrics.md, which compares definitions.
+PAGES = {path.stem: path.read_text() for path in FOLDER.glob("*.md") if path.stem != "metrics"}
 PML, OML = "pytorch-metric-learning", "open-metric-learning"
 CODE = re.compile(r"`([^`]+)`")
 

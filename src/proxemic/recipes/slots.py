@@ -38,6 +38,9 @@ For all others the hint decides: ``ImageSource`` and ``Callable[..., Optimizer]`
 other ``Callable`` takes functions of the user's own.
 """
 
+_ALSO_MODULES = {f"augment.{name}" for name in ("before_crop", "after_crop", "on_tensor")}
+"""Keys that take modules of torch, too, which their hints do not name: a search imports no torch."""
+
 _MODULES = {
     "data": "proxemic.data",
     "loss": "proxemic.losses",
@@ -126,7 +129,8 @@ def slot_of(key: str, hint: Any) -> Slot | None:
     slots = [slot for member in union_members(hint) if (slot := _slot(member))]
     if not slots:
         return None
-    return replace(slots[0], bases=_bases(hint), own=any(slot.own for slot in slots), module=module)
+    bases = (*_bases(hint), *([nn.Module] if key in _ALSO_MODULES else []))
+    return replace(slots[0], bases=bases, own=any(slot.own for slot in slots), module=module)
 
 
 def _slot(member: Any) -> Slot | None:
