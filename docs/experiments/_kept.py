@@ -8,6 +8,7 @@ so that a kill at any time leaves either the old or the new rows.
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,11 @@ import pyarrow.parquet as pq
 
 from proxemic.files import write_atomically
 from proxemic.locks import lock_in_turn
+
+if find_spec("optuna") is None:  # as after `make demo`
+    raise SystemExit(
+        "The programs of docs/experiments need all extras: run make setup first."
+    )
 
 Row = dict[str, Any]
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
