@@ -19,9 +19,7 @@ from proxemic.files import write_atomically
 from proxemic.locks import lock_in_turn
 
 if find_spec("optuna") is None:  # as after `make demo`
-    raise SystemExit(
-        "The programs of docs/experiments need all extras: run make setup first."
-    )
+    raise SystemExit("The programs of docs/experiments need all extras: run make setup first.")
 
 Row = dict[str, Any]
 METRICS = {"recall@1": "Recall@1", "map@r": "MAP@R", "ndcg@8": "nDCG@8"}
