@@ -1,6 +1,7 @@
 """Embed many images into a file, by one process or several, and resume after a kill."""
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from proxemic.errors import UserError
 from proxemic.files import readable, working_folder, write_csv
 from proxemic.outputs import check_output, has_columns, is_embeddings
 from proxemic.retrieval.vectors.embedded import Embedded
-from proxemic.retrieval.vectors.embedder import Embedder, enough_workers
+from proxemic.retrieval.vectors.embedder import Embedder
 from proxemic.retrieval.vectors.preparation import check_reading
 from proxemic.retrieval.vectors.ray_stage import embed_on_ray
 from proxemic.runs.precision import EvaluationPrecision
@@ -139,7 +140,7 @@ def embed_to_file(
             say(f"{len(pictures.ignored):,} files are not photos by their names, such as {pictures.ignored[0]}.")
         for note in pictures.notes:
             say(note)
-        workers = enough_workers(beside_each_other) if workers is None else workers
+        workers = _enough_workers(beside_each_other) if workers is None else workers
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers}
         began = time.monotonic()
         if processes.world > 1:  # each keeps the vectors of its share, and the first process reads them all
@@ -238,3 +239,8 @@ def _write(
     shown = replace(shown, made_by=embedder.checksum, precision=embedder.precision)
     write_embedding_chunks(out, spool.chunks(), (len(places), embedder.dim), shown, spool.folder)
     return tuple(others)
+
+
+def _enough_workers(processes: int) -> int:
+    """Return how many reading workers each of `processes` should start: its part of the cores, 0 except on Linux."""
+    return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 import os
-import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -445,8 +444,3 @@ class Embedder:
 def first_checksum(checksum: str, dim: int) -> str:
     """Return the checksum of an embedder that keeps only the first `dim` dimensions of an embedding."""
     return hashlib.sha256(f"{checksum}:{dim}".encode()).hexdigest()
-
-
-def enough_workers(processes: int = 1) -> int:
-    """Return how many reading workers each of `processes` should start: its part of the cores, 0 except on Linux."""
-    return max(1, len(os.sched_getaffinity(0)) // processes) if sys.platform == "linux" else 0
