@@ -4,14 +4,17 @@
     python benchmarks/metrics.py --sizes 20000
     python benchmarks/metrics.py --memory            # peak memory
     python benchmarks/metrics.py --peers             # beside pytorch-metric-learning and torchmetrics
+    python benchmarks/metrics.py --large             # 100,000 to 1,000,000 × 128, with peak memory
     python benchmarks/metrics.py --smoke             # small sizes, seconds
 
 The bare product is X Xᵀ of N × 512 float32 numbers, tile by tile into one buffer: writing all of it would be slower.
 A column is a median time divided by that of the bare product in the same rounds. Embeddings are unit rows around random
 class centres, 5.3 per class as in Stanford Online Products. For MAP and MRR over the whole list, they are so far from
-their centres that nearly all relevant items must be searched in the whole list.
+their centres that nearly all relevant items must be searched in the whole list. With ``--large``, at most 100,000 of
+the items are queries, as time grows with their number.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -23,21 +26,22 @@ from measure import command, medians, print_header, print_row, resident_peak
 from proxemic.metrics import RetrievalMetrics, retrieval_metrics
 
 DIM, TILE, FAR = 512, (2048, 8192), 4.0
+LARGE, LARGE_DIM, QUERIES = (100_000, 300_000, 1_000_000), 128, 100_000
 
 
-def embeddings(n: int, device: str = "cpu", noise: float = 1.5) -> tuple[Tensor, Tensor]:
+def embeddings(n: int, device: str = "cpu", noise: float = 1.5, dim: int = DIM) -> tuple[Tensor, Tensor]:
     """Draw unit rows and labels."""
     generator = torch.Generator().manual_seed(0)
     classes = round(n / 5.3)
     labels = torch.randint(classes, (n,), generator=generator)
-    points = torch.randn(classes, DIM, generator=generator)[labels] + noise * torch.randn(n, DIM, generator=generator)
+    points = torch.randn(classes, dim, generator=generator)[labels] + noise * torch.randn(n, dim, generator=generator)
     return torch.nn.functional.normalize(points, dim=1).to(device), labels.to(device)
 
 
-def bare(points: Tensor) -> None:
-    """Compute every product, and keep none."""
+def bare(points: Tensor, queries: int | None = None) -> None:
+    """Compute every product of the first queries, or of all items, and keep none."""
     buffer = points.new_empty(TILE)
-    for rows in points.split(TILE[0]):
+    for rows in points[:queries].split(TILE[0]):
         for columns in points.split(TILE[1]):
             torch.mm(rows, columns.T, out=buffer[: len(rows), : len(columns)])
 
@@ -73,6 +77,24 @@ def measure_memory(n: int, deep: int) -> None:
         peak = resident_peak(partial(evaluate, points, labels, *more, map=whole, mrr=whole))
         allowed, name = 12 * n * k + 256e6, f"k={k}{' with MAP and MRR' if whole else ''}"
         print(f"N={n}, {name}: {peak / 1e6:.0f} MB, allowed {allowed / 1e6:.0f} MB", flush=True)
+
+
+def measure_large(sizes: Sequence[int], most: int) -> None:
+    """Print time beside the bare products, and the peak of resident memory beyond the embeddings."""
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, D = {LARGE_DIM}")
+    print_header("N", "queries", "bare s", "ours s", "ours", "MB")
+    for n in sizes:
+        points, labels = embeddings(n, dim=LARGE_DIM)
+        queries = torch.arange(min(n, most))
+        one = partial(retrieval_metrics, recall_at=(1, 10, 100), ndcg_at=(10, 100))
+        call = partial(one, points, labels)
+        if len(queries) < n:
+            call = partial(one, points[queries], labels[queries], points, labels, exclude=queries)
+        seconds = medians({"bare": partial(bare, points, len(queries))}, 1)["bare"]
+        start = time.perf_counter()
+        peak = resident_peak(call)
+        ours = time.perf_counter() - start
+        print_row(n, len(queries), f"{seconds:.4g}", f"{ours:.4g}", f"{ours / seconds:.2f}", f"{peak / 1e6:.0f}")
 
 
 def compare_peers(size: int, small: int, rounds: int) -> None:
@@ -111,6 +133,7 @@ def main(
     *,
     memory: bool = False,
     peers: bool = False,
+    large: bool = False,
     sizes: Sequence[int] = (5_000, 10_000, 20_000, 40_000, 60_502),
     rounds: int = 3,
     device: Literal["cpu", "cuda"] = "cpu",
@@ -120,6 +143,8 @@ def main(
     sizes, rounds, deep = ((1_200,), 1, 300) if smoke else (sizes, rounds, 1000)
     if memory:
         measure_memory(max(sizes), deep)
+    elif large:
+        measure_large(*(((900, 1_200), 1_000) if smoke else (LARGE, QUERIES)))
     elif peers:
         compare_peers(*((500, 200) if smoke else (20_000, 2_000)), rounds)
     else:

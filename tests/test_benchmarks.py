@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import warm
 
@@ -97,6 +98,7 @@ TABLES: dict[str, list[list[str]]] = {
         *(["500", name] for name in ("bare", "ours", "pytorch-metric-learning")),
         *(["200", name] for name in ("bare", "ours", "torchmetrics")),
     ],
+    "metrics.py --large": [["900", "900"], ["1200", "1000"]],
     "training.py --networks convnet": [["convnet"]],
     "training.py --networks convnet --evaluation": [["convnet"]],
     "exporting.py": [["convnet", "onnx int8"]],
@@ -116,6 +118,17 @@ def test_tables_have_their_rows(command: str) -> None:
         figures = [float(cell) for cell in row[len(names[0]) :] if re.fullmatch(r"[\d.e+-]+", cell)]
         assert figures
         assert min(figures) >= 0
+
+
+def test_photographs_are_trained_beside_the_best_loop(tmp_path: Path) -> None:
+    for number in range(16):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (90, 60), (number * 16, 0, 0)).save(path)
+    ((name, *figures),) = table("training.py", "--photos", str(tmp_path / "photos"), "--smoke")
+    assert name == "own-pretrained"
+    ours, auto, *best, ratio, auto_ratio = map(float, figures)
+    assert [ratio, auto_ratio] == pytest.approx([ours / best[0], auto / max(best)], abs=0.02)
 
 
 def test_the_first_step_is_timed_beside_importing_torch() -> None:
