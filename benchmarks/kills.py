@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[str], object]] = {
 }
 
 
-PICTURES, CLASSES = 1_200, 12
+PICTURES, CLASSES = 6_000, 12
 RECIPE = """
 data: {class_path: proxemic.data.OwnImages, init_args: {root: PHOTOS, test_fraction: 0.34, validation_fraction: 0.34}}
 images: {size: 32, resize: null}
