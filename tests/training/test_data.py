@@ -28,6 +28,33 @@ os._exit(0)  # whatever torch still has to say of it
 """
 
 
+ENDED_AT_ONCE = """
+import signal, sys, time
+from proxemic.runs.workers import leave_signals, worker_settings
+
+signal.signal(signal.SIGTERM, lambda *_: None)  # as the training does, which saves first
+
+def work():
+    time.sleep(0.5)
+    leave_signals()
+    time.sleep(60)
+
+worker = worker_settings(1)["multiprocessing_context"].Process(target=work, daemon=True)
+worker.start()
+worker.terminate()
+worker.join(30)
+print(worker.exitcode, flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+worker.kill()
+"""
+
+
+def test_what_loads_images_ends_with_the_training_even_while_it_starts() -> None:
+    """A training that fails in its first batch ends processes that have not begun; it waited for them for ever."""
+    done = warm.run("-c", ENDED_AT_ONCE)
+    assert done.stdout.split() == ["0"], done.stderr
+
+
 def test_what_loads_images_leaves_sigterm_to_the_training() -> None:
     """SLURM sends SIGTERM to every process of a step when the time is up."""
     done = warm.run("-c", WORKER)

@@ -1,5 +1,6 @@
 """Set up the processes that load images, and explain their errors."""
 
+import multiprocessing.context
 import os
 import signal
 import sys
@@ -21,11 +22,11 @@ NO_SHARED_MEMORY = (
 def worker_settings(workers: int, device: torch.device | None = None) -> dict[str, Any]:
     """Return the arguments of a `DataLoader` with this many processes, for a device."""
     # From Python 3.14 on, a server would fork them: it starts slowly, and a signal to all processes of a job ends it.
-    method = "fork" if workers and sys.platform == "linux" else None
+    forks = workers and sys.platform == "linux"
     return {
         "num_workers": workers,
         "worker_init_fn": leave_signals,
-        "multiprocessing_context": method,
+        "multiprocessing_context": _Forks() if forks else None,
         "pin_memory": device is not None and device.type == "cuda",
     }
 
@@ -39,6 +40,22 @@ def shared_memory_errors() -> Iterator[None]:
         if "shared memory" not in str(error):
             raise
         raise UserError(f"{NO_SHARED_MEMORY}.") from error
+
+
+if sys.platform == "linux":
+
+    class _Fork(multiprocessing.context.ForkProcess):
+        """A process that begins with SIGTERM blocked: until `leave_signals`, the training's handler would lose it."""
+
+        def start(self) -> None:
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            try:
+                super().start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    class _Forks(multiprocessing.context.ForkContext):
+        Process = _Fork
 
 
 def leave_signals(_: int = 0) -> None:
