@@ -143,6 +143,7 @@ def as_pipe(file: Path) -> Iterator[None]:
         ("evaluate", "model.json"),
         ("evaluate", "classes.json"),
         ("evaluate", "split.arrow"),
+        ("analyze local-centers", "loss.safetensors"),
         ("train --resume", "metrics.json"),
     ],
 )

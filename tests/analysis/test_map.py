@@ -172,6 +172,8 @@ def test_points_proxies_and_thumbnails_are_there() -> None:
     assert sorted(len(line.get_xdata()) for line in stars) == [1, 1, 2]
     assert sum(to_hex(line.get_color()) == OTHERS for line in stars) == 1
     assert len(axes.images) > 3
+    below, above = sorted({patch.get_zorder() for patch in axes.patches})  # the white box, and the frame
+    assert {below < image.get_zorder() < above for image in axes.images} == {True}
     boxes = [image.get_extent() for image in axes.images]
     for (left, right, bottom, top), (west, east, south, north) in combinations(boxes, 2):
         assert right < west or east < left or top < south or north < bottom

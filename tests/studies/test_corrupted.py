@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from proxemic.data import ArrayPixels, ImageSet
 from proxemic.errors import UserError
@@ -36,9 +37,13 @@ def test_clusters_are_sought_only_for_the_metrics_of_them(
 
     monkeypatch.setattr(corrupted, "evaluate_embeddings", evaluate)
     monkeypatch.setattr(corrupted, "_embed", lambda *_: [torch.zeros(4, 2)])
+    bars: list[Any] = []
+    monkeypatch.setattr(corrupted, "tqdm", lambda **settings: bars.append(tqdm(**settings)) or bars[-1])
     recipe = SimpleNamespace(evaluation=EvaluationConfig(nmi=True), data=None, cache=None, images=None)
-    assert corrupted.measure_corrupted([run("a", test=IMAGES, recipe=recipe)], [], metric) == {Path("a"): [0.25]}
-    assert asked == [clusters]
+    one: Any = object()
+    assert corrupted.measure_corrupted([run("a", test=IMAGES, recipe=recipe)], [one], metric) == {Path("a"): [0.25] * 2}
+    assert asked == [clusters] * 2
+    assert [bar.total for bar in bars] == [2]
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def findings(tmp_path: Path) -> Cleaning:
     names = {str(path): (pixels, 0), str(gone): (pixels, 1)}
     duplicate = Duplicate(1, str(path), str(gone), "near", 0.001, 0.1, "<b>", "shoe", "test", "train")
     suspects = (Suspect(str(path), "<i>hat</i>", "{{ 7 * 7 }}", 0.9),) * (SHOWN + 1)
-    return Cleaning(5000, suspects, (duplicate,), (Outlier(str(path), None, 7.0),), {"<u>": "damaged"}, names)
+    return Cleaning(5000, suspects, (duplicate,), (Outlier(str(path), "boot & lace", 7.0),), {"<u>": "damaged"}, names)
 
 
 def test_names_are_text_and_pictures_are_in_the_page(findings: Cleaning, tmp_path: Path) -> None:
@@ -303,6 +303,7 @@ def test_names_are_text_and_pictures_are_in_the_page(findings: Cleaning, tmp_pat
     for text in ('<script>alert("1")<script>&.png', "<i>hat</i>", "{{ 7 * 7 }}", "test repeats train", "<b> and shoe"):
         assert text in reader.text
     assert "<u>: damaged" in reader.text
+    assert "boot & lace" in reader.text
     assert f"The first {SHOWN} of {SHOWN + 1}" in reader.text
     sources = [value or "" for name, value in reader.attributes if name == "src"]
     assert len(sources) == SHOWN + 2  # of the duplicates one is gone

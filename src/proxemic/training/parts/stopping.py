@@ -49,7 +49,6 @@ class Signals:
 
     def leave(self, where: str) -> NoReturn:
         """Raise `Interrupted`, after everything is saved."""
-        self._left = True
         raise Interrupted(
             f"Stopped {where}, everything is saved: continue with proxemic train --resume {self.run.path}"
         )
