@@ -13,7 +13,7 @@ from proxemic.studies.tuning.study import FinishedTrial
 
 def test_the_slices_of_every_kind_of_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures: list[Figure] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(plots, "save_figure", lambda figure, _: figures.append(figure))
     space: dict[str, Dimension] = {
         "rate": Range(0.001, 0.1, log=True),
         "margin": Range(1.0, 3.0),
