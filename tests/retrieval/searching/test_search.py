@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -84,5 +85,8 @@ def test_layouts(tmp_path: Path) -> None:
     table = found.text()
     assert "0.4000" in table
     assert "[red]c.jpg" in table
+    assert re.findall(r"\w+", table.splitlines()[1]) == ["query", "distance", "label", "price", "path"]
+    unlabelled = search_gallery(made, tmp_path / "new.npy", where={"label": [None]}).text()
+    assert re.findall(r"\w+", unlabelled.splitlines()[1]) == ["query", "distance", "price", "path"]
     assert search_gallery(made, tmp_path / "new.npy", where={"label": "none"}).text() == "nothing found"
     assert json.loads(search_gallery(made, tmp_path / "new.npy", where={"label": "none"}).text("json"))[0]["hits"] == []

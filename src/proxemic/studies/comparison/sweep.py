@@ -101,5 +101,5 @@ def _heat_map(up: Axis, across: Axis, estimates: Sequence[Estimate], metric: str
     axes.set_yticks(range(rows), up.values)
     axes.set_xlabel(" = ".join(across.keys), parse_math=False)
     axes.set_ylabel(" = ".join(up.keys), parse_math=False)
-    figure.colorbar(image, ax=axes).set_label(f"test {metric}, %")
+    figure.colorbar(image).set_label(f"test {metric}, %")
     return figure, axes
