@@ -99,7 +99,7 @@ SETTINGS = [
     Setting("heads, 3 images per class", "heads.md#few-images", "cars-features", "3 images"),
     Setting("heads, batches of 16", "heads.md#small-batches", "cars-features", "batches of 16"),
     Setting(
-        "heads, share of pairs accepted", "heads.md#verification-of-pairs", "cars-features", "verification"
+        "heads, fraction of pairs accepted", "heads.md#verification-of-pairs", "cars-features", "verification"
     ),
 ]  # fmt: skip
 

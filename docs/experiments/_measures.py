@@ -39,7 +39,7 @@ def rise_of_alignment(path: Path) -> dict[str, float]:
 
 
 def share_within_alpha(path: Path) -> dict[str, float]:
-    """Measure the share of training images that end nearer to their proxy than the α of the warp."""
+    """Measure the fraction of training images that end nearer to their proxy than the α of the warp."""
     run = FinishedRun(path)
     train, loss = run.splits.train, cast("WarpedSoftmaxLoss", run.loss)
     alpha = cast("partial[Any]", loss.f1).keywords["alpha"]  # that of the phase of the chosen epoch
