@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def test_a_configuration_is_drawn_from_the_space_and_depends_on_its_number_alone
     assert min(rates) < own / 3
     assert max(rates) > own * 3, "uniform in the logarithm"
     assert note.startswith("Drawn: optim.lr, ")
+
+
+def test_whole_numbers_are_equally_likely(tmp_path: Path) -> None:
+    space = tmp_path / "space.yaml"
+    space.write_text("loss.proxies_per_class: {low: 1, high: 3, int: true}\n")
+    drawn, _ = plan_configurations(entries("glyphs-small/mpa", "--optim.lr", "0.01"), 3000, str(space), None, ())
+    counts = Counter(configuration["loss.proxies_per_class"] for configuration in drawn)
+    assert counts.keys() == {1, 2, 3}
+    assert all(abs(count - 1000) < 100 for count in counts.values()), counts  # four standard deviations
 
 
 def test_what_differs_or_is_given_is_not_drawn_and_what_a_recipe_lacks_is_left_out(tmp_path: Path) -> None:

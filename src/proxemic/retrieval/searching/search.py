@@ -222,7 +222,7 @@ def embed_queries(
     texts = [text] if isinstance(text, str) else [*text]
     if not (queries or texts):
         raise UserError("There is nothing to search for: give photos, files of vectors, or texts (--text).")
-    described = Rows.of(path=texts, label=[None] * len(texts))
+    described = Rows.of(path=texts)
     if texts:
         described = replace(described, embeddings=gallery.embedder.embed_texts(texts, batch_size=batch_size).numpy())
     if not queries:

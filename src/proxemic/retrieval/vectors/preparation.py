@@ -93,7 +93,7 @@ class Preparation:
             found = {place: self.at(pictures, place, self.array, strict=strict) for place in places}
             good = {place: item for place, item in found.items() if not isinstance(item, str)}
             failures = {place: item for place, item in found.items() if isinstance(item, str)}
-            yield np.stack([*good.values()]) if good else np.empty((0, 0, 0, 0), np.float32), [*good], failures
+            yield np.stack([*good.values()]) if good else np.empty(0, np.float32), [*good], failures
 
     def at(self, pictures: Sequence[Picture] | Pixels, place: int, prepare: Any, *, strict: bool) -> Any:
         """Prepare one of several images by `prepare`; unless `strict`, return why an image cannot be read."""
