@@ -3,6 +3,8 @@ import pytest
 import torch
 
 from proxemic.data import ArrayPixels, ImageSet, Rows
+from proxemic.data.vectors import VectorArray, Vectors
+from proxemic.errors import UserError
 
 
 def pixels(count: int) -> ArrayPixels:
@@ -60,3 +62,10 @@ def test_parts_must_fit() -> None:
         ImageSet(Rows.of(pixels(3)), torch.tensor([0, 1]), ("a", "b"))
     with pytest.raises(ValueError, match="row 1: is_query or is_gallery is empty"):
         ImageSet.from_names(pixels(2), ["a", "b"], is_query=torch.tensor([True, True]))
+
+
+def test_vectors_are_not_images() -> None:
+    vectors = ImageSet.of(Rows.of(Vectors(VectorArray(torch.eye(3))), label=["a", "b", "a"]))
+    assert vectors.kind == "vectors"
+    with pytest.raises(UserError, match="vectors, which cannot be shown or changed as images"):
+        _ = vectors.pictures

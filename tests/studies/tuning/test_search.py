@@ -71,6 +71,20 @@ def test_a_search_of_both_phases_writes_its_trials_and_the_best_recipe(tmp_path:
             picture.verify()
 
 
+def test_the_seed_is_that_of_a_new_study(tmp_path: Path) -> None:
+    def drawn(name: str, seed: int) -> list[dict[str, Any]]:
+        (tmp_path / name).mkdir()
+        search = begun(tmp_path / name, objective=lambda trial: trial.parameters["optim.lr"])
+        with quiet():
+            _, trials = search.run(seed=seed)
+        return [dict(trial.parameters) for trial in trials]
+
+    one, another = drawn("one", 0), drawn("another", 1)
+    assert drawn("again", 0) == one
+    assert another[0] == one[0], "the recipe's own values"
+    assert another[1:] != one[1:]
+
+
 def test_a_search_whose_trials_all_fail_ends(tmp_path: Path) -> None:
     def objective(trial: Trial) -> float:
         raise TrialFailed("There is no disk.")
