@@ -364,7 +364,7 @@ class RandomAffine:
 def _uniform(ranges: Sequence[tuple[float, float]]) -> list[float]:
     """Draw a number from each range, as `torch.empty(1).uniform_` would one after the other, in half of the time."""
     drawn = torch.rand(len(ranges)).tolist()
-    ends = np.float32(ranges)
+    ends = np.array(ranges, np.float32)
     return (drawn * (ends[:, 1] - ends[:, 0]).astype(float) + ends[:, 0]).astype(np.float32).tolist()
 
 

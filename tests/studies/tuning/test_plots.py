@@ -1,7 +1,9 @@
 """Plots of a study: every value is inside its axes."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -9,6 +11,10 @@ from proxemic.studies.tuning import plots
 from proxemic.studies.tuning.plots import draw_slices
 from proxemic.studies.tuning.spaces import Choices, Dimension, Factor, Range
 from proxemic.studies.tuning.study import FinishedTrial
+
+
+def offsets(collection: Any) -> list[list[float]]:
+    return np.asarray(collection.get_offsets()).tolist()
 
 
 def test_the_slices_of_every_kind_of_parameter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +41,7 @@ def test_the_slices_of_every_kind_of_parameter(tmp_path: Path, monkeypatch: pyte
     assert axes["backbone"].get_xlim() == pytest.approx((-0.5, 2.5))
     assert [text.get_text() for text in axes["backbone"].get_xticklabels()] == ["resnet50", "convnet", "vit"]
     for item, name in zip(figure.axes, space, strict=True):
-        dots, star = (collection.get_offsets().tolist() for collection in item.collections)
+        dots, star = map(offsets, item.collections)
         assert [value for _, value in dots] == [0.25, 0.75, 0.5]
         assert star == [dots[1]], name
-    assert [place for place, _ in axes["backbone"].collections[0].get_offsets().tolist()] == [2, 0, 1]
+    assert [place for place, _ in offsets(axes["backbone"].collections[0])] == [2, 0, 1]
