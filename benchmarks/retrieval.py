@@ -3,6 +3,7 @@
     python benchmarks/retrieval.py                                # 1,000,000 × 128: exact and hnsw
     python benchmarks/retrieval.py --rows 100000 --kinds hnsw ivfpq --processor-time
     python benchmarks/retrieval.py --rows 10000000 --kinds        # memory and a query beside the read of the file
+    uv run --with lancedb python benchmarks/retrieval.py --lancedb    # and the same vectors in LanceDB
     python benchmarks/retrieval.py --smoke                        # seconds
 
 Vectors are of unit length: a class's direction in 32 random dimensions, and noise in all, 50 rows a class. Queries are
@@ -69,6 +70,32 @@ def alone(address: str, queries: np.ndarray, processor_time: bool) -> tuple[int,
     return anonymous, statistics.median(ours[1:]), statistics.median(reading[1:])
 
 
+def measure_lancedb(rows: int, dim: int, draw: Callable[[int], np.ndarray], folder: Path) -> None:
+    """Print what LanceDB takes for the same: its own exact search, with as many threads as it likes."""
+    import lancedb  # pyright: ignore[reportMissingImports] - no dependency
+    import pyarrow as pa
+
+    def table(first: int, count: int) -> pa.Table:
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(draw(count).reshape(-1)), dim)
+        return pa.table({"path": [f"/{number}.jpg" for number in range(first, first + count)], "vector": vectors})
+
+    place = folder / "lancedb"
+    made = lancedb.connect(place).create_table("gallery", table(0, min(CHUNK, rows)))
+    for first in range(CHUNK, rows, CHUNK):
+        made.add(table(first, min(CHUNK, rows - first)))
+    opening = statistics.median(seconds(lambda: lancedb.connect(place).open_table("gallery")) for _ in range(9))
+
+    def search(queries: np.ndarray) -> None:
+        made.search(queries).distance_type("dot").limit(K).to_arrow()
+
+    one = statistics.median([seconds(lambda query=query: search(query)) for query in draw(20)][2:])
+    many = statistics.median(seconds(lambda: search(draw(MANY))) for _ in range(3))
+    parts = [table(first, 10_000) for first in range(rows, rows + 50_000, 10_000)]
+    adding = statistics.median(seconds(lambda part=part: made.add(part)) for part in parts)
+    print(f"LanceDB: opening {opening * 1e3:.1f} ms, a query {one * 1e3:.0f} ms", end=", ")
+    print(f"{MANY} queries {many * 1e3:.0f} ms, adding 10,000 {adding:.3f} s")
+
+
 def compare(ours: Search, faiss_alone: Search, queries: np.ndarray, rounds: int) -> tuple[float, float]:
     """Median seconds of both, by turns, each with queries of its own: the second would find them in the cache."""
     times: tuple[list[float], list[float]] = [], []
@@ -79,7 +106,7 @@ def compare(ours: Search, faiss_alone: Search, queries: np.ndarray, rounds: int)
     return statistics.median(times[0][2:]), statistics.median(times[1][2:])  # the first two warm up
 
 
-def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
+def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path, *, with_lancedb: bool) -> None:
     """Print the table."""
     rng = np.random.default_rng(0)
     codes = rng.standard_normal((max(rows // 50, 1), HIDDEN), np.float32)
@@ -153,6 +180,8 @@ def measure(rows: int, dim: int, kinds: Sequence[Any], folder: Path) -> None:
         items = make_items(Rows.of(path=paths))
         taken.append(seconds(lambda part=part, items=items: store.add(part, items)))
     print("", *notes, f"adding 10,000 more: {statistics.median(taken):.3f} s, the median of {len(taken)}", sep="\n")
+    if with_lancedb:
+        measure_lancedb(rows, dim, draw, folder)
 
 
 def main(
@@ -162,6 +191,7 @@ def main(
     kinds: Sequence[str] = ("hnsw",),
     folder: Path | None = None,
     processor_time: bool = False,
+    lancedb: bool = False,
     smoke: bool = False,
 ) -> None:
     """Make a gallery, and measure."""
@@ -169,7 +199,7 @@ def main(
     clock = time.process_time if processor_time else clock
     rows, dim, kinds = (4000, 16, ("hnsw", "ivfpq")) if smoke else (rows, dim, kinds)
     with TemporaryDirectory(dir=folder) as made:
-        measure(rows, dim, kinds, Path(made))
+        measure(rows, dim, kinds, Path(made), with_lancedb=lancedb)
 
 
 if __name__ == "__main__":
