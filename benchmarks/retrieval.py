@@ -3,7 +3,7 @@
     python benchmarks/retrieval.py                                # 1,000,000 × 128: exact and hnsw
     python benchmarks/retrieval.py --rows 100000 --kinds hnsw ivfpq --processor-time
     python benchmarks/retrieval.py --rows 10000000 --kinds        # memory and a query beside the read of the file
-    uv run --with lancedb python benchmarks/retrieval.py --lancedb    # and the same vectors in LanceDB
+    python benchmarks/retrieval.py --lancedb                      # and in LanceDB, if it is installed
     python benchmarks/retrieval.py --smoke                        # seconds
 
 Vectors are of unit length: a class's direction in 32 random dimensions, and noise in all, 50 rows a class. Queries are
