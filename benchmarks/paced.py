@@ -1,6 +1,7 @@
 """Let processes take their steps in turn, so that all see the same machine, each with its own allocator."""
 
 import multiprocessing
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -66,10 +67,11 @@ def alternate(
             processes[-1].start()
             theirs.close()  # so that a failing process ends the connection
             ours[name].recv()
-        for _ in range(rounds):
-            for name, connection in ours.items():
-                connection.send(True)
-                seconds[name].append(connection.recv() / steps)
+        for number in range(rounds):
+            # In another order each time: a loop is slower after one that heats the processor.
+            for name in random.Random(number).sample([*ours], len(ours)):
+                ours[name].send(True)
+                seconds[name].append(ours[name].recv() / steps)
     finally:
         for process, connection in zip(processes, ours.values(), strict=True):
             with suppress(BrokenPipeError):  # it has failed
