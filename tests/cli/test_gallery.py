@@ -1,6 +1,7 @@
 """``proxemic gallery``, as it is typed."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -25,10 +26,11 @@ def test_the_life_of_a_gallery(shelf: Path, tmp_path: Path) -> None:
     made = warm_proxemic(*words, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert made.stdout == f"{ROWS} added, {ROWS} in shop\n"
-    first, unreadable, ignored = made.stderr.splitlines()
+    first, unreadable, ignored, embedded = made.stderr.splitlines()
     assert first == "Creating shop"
     assert unreadable.startswith("1 photo cannot be read: photos/class 01/torn.png (")
     assert ignored == "1 file is ignored, not photos by their names: photos/notes.txt"
+    assert re.match(rf"{ROWS} photos were embedded by .*, and 0 are known from before", embedded)
 
 
 def test_adding_removing_and_looking(shelf: Path, tmp_path: Path, here: Here) -> None:

@@ -82,6 +82,18 @@ def test_every_command_uses_what_another_has_embedded(cache: Path, photos: Path,
     torch.testing.assert_close(vectors, cut.embed(list(pictures(photos).paths)))
 
 
+@pytest.mark.parametrize("command", ["gallery create shop PHOTOS", "clean PHOTOS", "cluster PHOTOS", "calibrate"])
+def test_a_command_says_how_many_photos_it_has_embedded(
+    command: str, cache: Path, photos: Path, model: Path, here: Here
+) -> None:
+    embed(model, photos)
+    words = [str(photos) if word == "PHOTOS" else word for word in command.split()]
+    given = [model, "--data.root", photos] if command == "calibrate" else ["--model", model]
+    done = here(*words, *given, cwd=cache.parent)
+    assert done.returncode == 0, done.stderr
+    assert "0 photos were embedded by the model, and 6 are known from before" in done.stderr
+
+
 def test_pictures_are_known_after_they_were_moved_or_copied(cache: Path, photos: Path, model: Path) -> None:
     vectors, computed = embed(model, photos)
     assert computed == 6

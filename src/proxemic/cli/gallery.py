@@ -82,6 +82,11 @@ def _say_added(gallery: "Gallery", added: "Added") -> None:
         say(f"{added.changed:,} of these files changed since they were embedded: give --update to embed them again")
     if added.unreadable and not added.rows and not added.known and not added.updated:
         raise UserError(f"Nothing was added to {gallery.store.address}: none of the photos can be read.")
+    embedder = vars(gallery).get("embedder")  # not loaded for vectors
+    if embedder is not None and not embedder.takes_vectors:
+        from proxemic.retrieval.vectors.embedding import how_embedded
+
+        say(how_embedded(embedder, added.rows + added.updated))
     updated = f"{added.updated:,} updated, " * bool(added.updated)
     print(f"{added.rows:,} added, {updated}{len(gallery):,} in {gallery.store.address}")
 

@@ -94,7 +94,10 @@ def test_finds_what_was_planted_in_a_folder(planted: Path, embedder: Embedder, t
     assert cleaning.pictures == 76
     assert cleaning.summary().startswith("76 photos: ")
     assert "2 exact, 1 near and 0 mirrored duplicates (0 across splits, 1 of different labels)" in cleaning.summary()
-    assert notes == ["1 photo cannot be read and is left out.", f"Written: {tmp_path / 'out' / 'index.html'}"]
+    unreadable, embedded, written = notes
+    assert unreadable == "1 photo cannot be read and is left out."
+    assert embedded == "76 photos were embedded by the model, and 0 are known from before."
+    assert written == f"Written: {tmp_path / 'out' / 'index.html'}"
 
 
 class Colours(nn.Module):

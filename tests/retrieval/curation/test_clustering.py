@@ -131,7 +131,10 @@ def test_pictures_with_labels_are_compared_with_these(photos: Path, embedder: Em
     (photos / "class 00" / "damaged.png").write_bytes(b"")
     notes: list[str] = []
     found = cluster(photos, embedder, out=tmp_path / "groups.csv", report=notes.append)
-    assert notes == ["1 photos cannot be read, and are left out.", f"Written: {tmp_path / 'groups.csv'}"]
+    unreadable, embedded, written = notes
+    assert unreadable == "1 photos cannot be read, and are left out."
+    assert embedded == "24 photos were embedded by the model, and 0 are known from before."
+    assert written == f"Written: {tmp_path / 'groups.csv'}"
     labels = torch.tensor([int(Path(name).parent.name[-2:]) for name in found.names])
     assert found.agreement == partition_agreement(labels, found.numbers)
     assert found.agreement is not None

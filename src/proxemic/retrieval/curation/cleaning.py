@@ -17,7 +17,6 @@ from proxemic.data import FilePixels
 from proxemic.data.formats.tables import SPLITS
 from proxemic.data.reading import UnreadableImageError
 from proxemic.data.rows import Rows
-from proxemic.extras import optional_dependency
 from proxemic.metrics import Distance
 from proxemic.metrics.clustering import unit_rows
 from proxemic.retrieval.curation.duplicates import (
@@ -36,11 +35,15 @@ from proxemic.retrieval.curation.duplicates import (
 from proxemic.retrieval.curation.findings import Cleaning, Duplicate, Outlier, Suspect, check_out
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import Source, as_embedder, gather, model_or_default, open_sources
+from proxemic.retrieval.vectors.embedding import (
+    Source,
+    as_embedder,
+    gather,
+    how_embedded,
+    model_or_default,
+    open_sources,
+)
 from proxemic.tables import counted
-
-with optional_dependency("train"):
-    pass
 
 _KEPT = 65_536  # small images in memory, of at most 4 kB
 
@@ -95,6 +98,8 @@ def clean(
     if found.unreadable:
         are = "is" if len(found.unreadable) == 1 else "are"
         report(f"{counted(len(found.unreadable), 'photo')} cannot be read and {are} left out.")
+    if embedder is not None and isinstance(rows.pixels, FilePixels):
+        report(f"{how_embedded(embedder, len(rows))}.")
     if out is not None:
         report(f"Written: {found.write(out)}")
     return found

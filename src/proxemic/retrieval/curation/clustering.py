@@ -22,7 +22,14 @@ from proxemic.metrics.clustering import unit_rows
 from proxemic.outputs import check_output, has_columns
 from proxemic.retrieval.searching.thresholds import Calibration, calibration_file
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import Source, as_embedder, gather, model_or_default, open_sources
+from proxemic.retrieval.vectors.embedding import (
+    Source,
+    as_embedder,
+    gather,
+    how_embedded,
+    model_or_default,
+    open_sources,
+)
 from proxemic.runs.pretrained import is_cached
 
 
@@ -297,6 +304,8 @@ def cluster(
         rows.unreadable,
         rows.pixels if isinstance(rows.pixels, FilePixels) else None,
     )
+    if embedder is not None and isinstance(rows.pixels, FilePixels):
+        report(f"{how_embedded(embedder, len(rows))}.")
     if out is not None:
         report(f"Written: {clusters.write(out)}")
     return clusters

@@ -18,9 +18,9 @@ from proxemic.retrieval.galleries.models import as_stored
 from proxemic.retrieval.galleries.stores import GalleryInfo
 from proxemic.retrieval.galleries.stores.memory import MemoryStore
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import gather
+from proxemic.retrieval.vectors.embedding import gather, how_embedded
 from proxemic.retrieval.vectors.heads import ENOUGH_TO_WHITEN
-from proxemic.retrieval.vectors.networks import TORCH, LinearHead
+from proxemic.retrieval.vectors.networks import LinearHead
 from proxemic.runs.pretrained import DEFAULT_MODEL, sees_only
 
 
@@ -58,10 +58,7 @@ def open_gallery(
     embedder = Embedder.load(named)
     rows = gather([listed], embedder, embedder.distance, **reading)
     assert rows.embeddings is not None
-    count, engines = embedder.source.computed, embedder.source.computed_by
-    known = max(len(rows) - count, 0)
-    by = named if {*engines} <= {TORCH} else f"{named} with {' and '.join(engines)}"
-    report(f"{folder}: {count:,} photos were embedded by {by}, and {known:,} are known from before")
+    report(f"{folder}: {how_embedded(embedder, len(rows), named)}")
     for note in rows.notes:
         report(note)
     for name, why in rows.unreadable.items():

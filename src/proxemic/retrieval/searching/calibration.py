@@ -166,6 +166,8 @@ def calibrate(
         held_out = embed_held_out(embedder, source, split, new_images, **reading)
     if len(held_out.labels.unique()) < 2:
         raise UserError(f"{held_out.description} has only one class, but thresholds tell one from others: give more.")
+    if held_out.made is not None:
+        report(f"{held_out.made}.")
     strangers = find_strangers(held_out, report)
     images = len(strangers.labels)
     if images * rate < 1:

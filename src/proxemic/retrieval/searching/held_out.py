@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from proxemic.arrays import number_texts
-from proxemic.data import Preprocessing, Splits
+from proxemic.data import FilePixels, Preprocessing, Splits
 from proxemic.data.rows import Rows, check_distinct
 from proxemic.data.sources.own_source import NewImages
 from proxemic.errors import UserError
@@ -20,7 +20,7 @@ from proxemic.retrieval.galleries.gallery import Gallery
 from proxemic.retrieval.galleries.stores.store import Distance
 from proxemic.retrieval.searching.search import embed_queries
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import as_vectors, gather, model_for, open_sources
+from proxemic.retrieval.vectors.embedding import as_vectors, gather, how_embedded, model_for, open_sources
 from proxemic.runs.directory import RunDirectory
 from proxemic.runs.embed import embed_images
 
@@ -44,6 +44,7 @@ class HeldOut:
         features: The features from which a head made the vectors, also of unlabelled images.
         feature_labels: The class of each feature vector, below 0 for none.
         head: How the head was made from these features, see `Improvement.kept`; None if it was not.
+        made: How many photos were embedded for the vectors; None if they were not made from photos.
     """
 
     vectors: Float[Tensor, "rows dim"]
@@ -56,6 +57,7 @@ class HeldOut:
     features: Float[Tensor, "all features"] | None = None
     feature_labels: Int64[Tensor, " all"] | None = None
     head: str | None = None
+    made: str | None = None
 
 
 def embed_held_out(
@@ -119,7 +121,8 @@ def embed_held_out(
         report(f"{picture} is left out: {why}.")
     assert rows.embeddings is not None
     sequences = rows.numbers("sequence")[0] if rows.has("sequence") else None
-    return HeldOut(torch.from_numpy(rows.embeddings), rows.numbers("label")[0], name, embedder.distance, sequences)
+    found = HeldOut(torch.from_numpy(rows.embeddings), rows.numbers("label")[0], name, embedder.distance, sequences)
+    return replace(found, made=how_embedded(embedder, len(rows)) if isinstance(rows.pixels, FilePixels) else None)
 
 
 def read_gallery(

@@ -18,6 +18,7 @@ from proxemic.files import readable
 from proxemic.retrieval.galleries.stores.store import Distance
 from proxemic.retrieval.vectors.embedded import Embedded
 from proxemic.retrieval.vectors.embedder import Embedder
+from proxemic.retrieval.vectors.networks import TORCH
 from proxemic.runs.pretrained import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -124,6 +125,13 @@ def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner
             f"({checksum[:12]}): embed the photos with that one."
         )
     return None
+
+
+def how_embedded(embedder: Embedder, photos: int, named: str = "the model") -> str:
+    """Say how many of some photos a model has embedded, and how many embeddings were in the user's cache."""
+    count, engines = embedder.source.computed, embedder.source.computed_by
+    by = named if {*engines} <= {TORCH} else f"{named} with {' and '.join(engines)}"
+    return f"{count:,} photos were embedded by {by}, and {max(photos - count, 0):,} are known from before"
 
 
 def embed_rows(
