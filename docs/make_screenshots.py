@@ -64,7 +64,7 @@ def draw_report(browser: Browser) -> None:
         page.locator("#vg-tooltip-element.visible img").wait_for()
         save("report-map", page.screenshot())
     with opened(browser, address, 900, 740) as page:
-        page.locator("#why-two-pictures-are-near").evaluate("section => section.scrollIntoView()")
+        page.locator("#why-two-images-are-near").evaluate("section => section.scrollIntoView()")
         save("report-why", page.screenshot())
     with opened(browser, address, **PHONE) as page:
         page.locator("#queries").evaluate("section => section.scrollIntoView()")

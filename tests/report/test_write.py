@@ -23,12 +23,12 @@ def test_the_report_of_a_run(browse: Opened, page_of_run: Path, look: dict[str, 
         assert faults_of_access(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         titles = page.locator("h2").all_inner_texts()
-        assert titles[0] == "Verdict"
+        assert titles[0] == "Summary"
         said = page.locator(".lead").inner_text()
         assert " classes never seen in training, the nearest image is right for " in said
         assert "; by chance " in said
         page.get_by_role("link", name="Environment").click()
-        assert page.get_by_role("link", name="Verdict").is_visible(), "the menu stays"
+        assert page.get_by_role("link", name="Summary").is_visible(), "the menu stays"
         assert titles[-1] == "Environment"
 
 

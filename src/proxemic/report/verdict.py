@@ -26,7 +26,7 @@ def verdict_on_run(run: FinishedRun, judged: Judged | None) -> Section:
     commands["find wrong labels and duplicates"] = f"proxemic clean IMAGES --model {run.path} --out cleaned"
     items = [Markup("<dt>{}</dt><dd><code>{}</code></dd>").format(*item) for item in commands.items()]
     return Section(
-        "Verdict", shown + Markup('<h3>What to do next</h3><dl class="next">{}</dl>').format(Markup().join(items))
+        "Summary", shown + Markup('<h3>What to do next</h3><dl class="next">{}</dl>').format(Markup().join(items))
     )
 
 
