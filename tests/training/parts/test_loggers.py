@@ -1,6 +1,7 @@
 """Logs are continued by a resumed run, and any object with `log_metrics` may replace them."""
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_a_resumed_run_continues_its_logs(tmp_path: Path) -> None:
     write(first, range(1, 8), values)  # the last checkpoint is of 5 steps
     for log in first:
         log.close()
+    time.sleep(1 - time.time() % 1)  # files are read by name, which has whole seconds and then a counter: 10 before 9
     second = start(tmp_path, 5)
     assert [int(row["step"]) for row in rows(tmp_path)] == [*range(1, 6)]  # kept, should it be killed now
     write(second, range(6, 13), values)
