@@ -182,7 +182,7 @@ from pathlib import Path
 from proxemic.studies.tuning import study as module
 from proxemic.studies.tuning.spaces import Range
 
-module.HEARTBEAT, module.GRACE = 1, 10  # a busy machine may hold up a process for some seconds
+module.HEARTBEAT, module.GRACE = 1, 4
 folder, storage, is_doomed = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "doomed"
 made = []
 
@@ -227,7 +227,7 @@ def test_processes_share_one_study_and_the_trial_of_a_killed_one_is_made_again(s
         time.sleep(0.05)
     time.sleep(0.2)
     doomed.kill()
-    time.sleep(11.5)  # the grace period; the database counts in whole seconds
+    time.sleep(5.5)  # the grace period; the database counts in whole seconds
     (tmp_path / "dead").touch()  # the others go on, long before the study has its number of trials
     outputs = [process.communicate(timeout=200) for process in (doomed, *others)]
     assert [process.returncode for process in others] == [0, 0], outputs
@@ -256,6 +256,36 @@ def test_a_trial_that_another_process_begins_at_the_same_moment_is_not_one_too_m
     made: list[int] = []
     trials = run(tmp_path, objective=lambda trial: made.append(trial.number) or 1.0, trials=1)
     assert (made, [(trial.number, trial.value) for trial in trials]) == ([], [(0, 0.5)])
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_a_trial_that_another_process_is_about_to_repeat_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state was read between the two steps of the other process, long after it had been seen without parameters."""
+    begun: list[optuna.Trial] = []
+    lost: list[optuna.trial.FrozenTrial | None] = []
+
+    def other_process(study: optuna.Study) -> None:
+        if not begun:
+            begun.append(study.ask())
+        elif made and not lost:
+            lost.append(study.tell(0, state=optuna.trial.TrialState.FAIL))
+        elif lost and lost[0] is not None:
+            module.RETRY(study, lost[0])
+            lost[0] = None
+
+    made: list[int] = []
+
+    def objective(trial: Trial) -> float:
+        made.append(trial.number)
+        time.sleep(0.3)  # longer than the grace period
+        return 1.0
+
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    monkeypatch.setattr(optuna.storages, "fail_stale_trials", other_process)
+    run(tmp_path, objective=objective, trials=2)
+    assert sorted(made) == [0, 1]
 
 
 def test_a_trial_that_was_killed_before_its_first_heartbeat_is_made_again(

@@ -187,7 +187,7 @@ def run_trials(
     for trial in _attempts(study).values() if alone else ():
         if trial.state in (TrialState.RUNNING, TrialState.FAIL):
             _repeat(study, trial)
-    silent_since: dict[int, float] = {}
+    silent_since: dict[tuple[int, TrialState], float] = {}
     while True:
         check_stopped()
         optuna.storages.fail_stale_trials(study)
@@ -195,7 +195,10 @@ def run_trials(
         for trial in left:
             # Either its process was killed before the first heartbeat, or the one that was about to repeat it.
             silent = trial.state == TrialState.FAIL or (trial.state == TrialState.RUNNING and not trial.params)
-            if silent and time.monotonic() - silent_since.setdefault(trial.number, time.monotonic()) > GRACE:
+            # Of each state by itself: a trial that once had no parameters yet may just have been failed by a process
+            # that is about to repeat it.
+            since = silent_since.setdefault((trial.number, trial.state), time.monotonic()) if silent else math.inf
+            if time.monotonic() - since > GRACE:
                 _repeat(study, trial)
         if options.begun(study) < options.limit or any(trial.state == TrialState.WAITING for trial in left):
             try:
