@@ -35,14 +35,7 @@ from proxemic.retrieval.curation.duplicates import (
 from proxemic.retrieval.curation.findings import Cleaning, Duplicate, Outlier, Suspect, check_out
 from proxemic.retrieval.curation.scores import LIMIT, leave_one_out_recall, outlier_scores, wrong_label_scores
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import (
-    Source,
-    as_embedder,
-    gather,
-    how_embedded,
-    model_or_default,
-    open_sources,
-)
+from proxemic.retrieval.vectors.embedding import Source, gather, open_with_model, report_embedded
 from proxemic.tables import counted
 
 _KEPT = 65_536  # small images in memory, of at most 4 kB
@@ -87,9 +80,7 @@ def clean(
     """
     if out is not None:
         check_out(Path(out))
-    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
-    opened = open_sources(sources)
-    embedder = as_embedder(model_or_default(opened, embedder, report))
+    opened, embedder = open_with_model(sources, model, report)
     distance = "cosine" if embedder is None else embedder.distance
     rows = gather(opened, embedder, distance, batch_size=batch_size, workers=workers)
     for note in rows.notes:
@@ -98,8 +89,7 @@ def clean(
     if found.unreadable:
         are = "is" if len(found.unreadable) == 1 else "are"
         report(f"{counted(len(found.unreadable), 'photo')} cannot be read and {are} left out.")
-    if embedder is not None and isinstance(rows.pixels, FilePixels):
-        report(f"{how_embedded(embedder, len(rows))}.")
+    report_embedded(embedder, rows, report)
     if out is not None:
         report(f"Written: {found.write(out)}")
     return found

@@ -22,14 +22,7 @@ from proxemic.metrics.clustering import unit_rows
 from proxemic.outputs import check_output, has_columns
 from proxemic.retrieval.searching.thresholds import Calibration, calibration_file
 from proxemic.retrieval.vectors.embedder import Embedder
-from proxemic.retrieval.vectors.embedding import (
-    Source,
-    as_embedder,
-    gather,
-    how_embedded,
-    model_or_default,
-    open_sources,
-)
+from proxemic.retrieval.vectors.embedding import Source, gather, open_with_model, report_embedded
 from proxemic.runs.pretrained import is_cached
 
 
@@ -259,9 +252,7 @@ def cluster(
         check_output(out, has_columns(_COLUMNS), given_as="--out")
     elif out is not None:
         _check_new(Path(out))  # before the work
-    embedder = as_embedder(model)  # refuse a wrong model before listing takes minutes
-    opened = open_sources(sources)
-    embedder = as_embedder(model_or_default(opened, embedder, report))
+    opened, embedder = open_with_model(sources, model, report)
     is_chosen = method is not None or threshold is not None or rate is not None
     method, threshold = _settle(method, groups, threshold, rate, embedder, report)
     if method == "agglomerative" and is_chosen:
@@ -304,8 +295,7 @@ def cluster(
         rows.unreadable,
         rows.pixels if isinstance(rows.pixels, FilePixels) else None,
     )
-    if embedder is not None and isinstance(rows.pixels, FilePixels):
-        report(f"{how_embedded(embedder, len(rows))}.")
+    report_embedded(embedder, rows, report)
     if out is not None:
         report(f"Written: {clusters.write(out)}")
     return clusters

@@ -89,11 +89,6 @@ def is_vector_file(source: str | os.PathLike[str]) -> bool:
         return False  # reading it as a table of images reports the error
 
 
-def as_embedder(model: Embedder | str | os.PathLike[str] | None) -> Embedder | None:
-    """Load a model that is given by its path or name."""
-    return Embedder.load(model) if isinstance(model, str | os.PathLike) else model
-
-
 def model_or_default(
     given: Sequence[Rows], model: Embedder | str | os.PathLike[str] | None, report: Callable[[str], object]
 ) -> Embedder | str | os.PathLike[str] | None:
@@ -102,6 +97,17 @@ def model_or_default(
         return model
     report(f"No model is given: {DEFAULT_MODEL} embeds the photos (--model).")
     return DEFAULT_MODEL
+
+
+def open_with_model(
+    source: Source, model: Embedder | str | os.PathLike[str] | None, report: Callable[[str], object]
+) -> tuple[list[Rows], Embedder | None]:
+    """Open a source, and load the model that is given, or the default model for images; vectors need none."""
+    # First the given model: listing the source may take minutes.
+    embedder = Embedder.load(model) if isinstance(model, str | os.PathLike) else model
+    opened = open_sources(source)
+    chosen = model_or_default(opened, embedder, report)
+    return opened, Embedder.load(chosen) if isinstance(chosen, str | os.PathLike) else chosen
 
 
 def model_for(rows: Rows, embedder: Embedder | None, checksum: str | None, owner: object) -> Embedder | None:
@@ -132,6 +138,12 @@ def how_embedded(embedder: Embedder, photos: int, named: str = "the model") -> s
     count, engines = embedder.source.computed, embedder.source.computed_by
     by = named if {*engines} <= {TORCH} else f"{named} with {' and '.join(engines)}"
     return f"{count:,} photos were embedded by {by}, and {max(photos - count, 0):,} are known from before"
+
+
+def report_embedded(embedder: Embedder | None, rows: Rows, report: Callable[[str], object]) -> None:
+    """Report how many images of gathered rows were embedded, if they are images."""
+    if embedder is not None and isinstance(rows.pixels, FilePixels):
+        report(f"{how_embedded(embedder, len(rows))}.")
 
 
 def embed_rows(
